@@ -1,0 +1,1 @@
+"""What the hardware can do: descriptors of GPUs and systems, and where each number comes from."""

@@ -1,0 +1,33 @@
+"""The cost of one GPU kernel as a function of the SM clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PICOSECONDS = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel on one GPU: ``floor_s`` plus the larger of ``cycles`` / clock and ``memory_s``.
+
+    ``energy_j`` is its dynamic energy at the calibration's reference clock, ``hbm_bytes`` and
+    ``flops`` its work, ``kind`` the class it is counted under.
+    """
+
+    name: str
+    kind: str
+    floor_s: float
+    cycles: float
+    memory_s: float
+    energy_j: float
+    hbm_bytes: float
+    flops: float
+
+    def seconds(self, clock_hz: float) -> float:
+        """Duration at an SM clock, in seconds."""
+        return self.floor_s + max(self.cycles / clock_hz, self.memory_s)
+
+    def picoseconds(self, clock_hz: float) -> int:
+        """Duration at an SM clock as the engine's integer time."""
+        return max(1, round(self.seconds(clock_hz) * PICOSECONDS))

@@ -1,0 +1,66 @@
+"""Board power and the clock it allows: one SM clock for the GPU and the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .costs import Launch
+from .costs.machine import Machine
+
+BISECTIONS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """Energy and power of a step on one machine under a power limit in watts."""
+
+    machine: Machine
+    limit_w: float
+
+    @property
+    def idle_w(self) -> float:
+        """Power without work, scaled to the board by its limit where it was not measured."""
+        idle = self.machine.calibration.power.idle_w
+        return idle if self.machine.own else idle * min(1.0, self.limit_w / 700.0)
+
+    def dynamic_j(self, launches: Sequence[Launch], clock_hz: float) -> float:
+        """Energy above idle of a set of kernels at an SM clock, in joules."""
+        p = self.machine.calibration.power
+        scale = (clock_hz / p.reference_clock_hz) ** p.exponent
+        return scale * sum(x.energy_j for x in launches)
+
+    def clock_hz(self, launches: Sequence[Launch], gap_s: float, host_s: float) -> float:
+        """The highest clock at which the step's mean power stays within the limit.
+
+        The step lasts as long as its kernels with ``gap_s`` between them, or as the host needs to
+        issue them (``host_s``). At the lowest clock the limit may be exceeded.
+        """
+        p = self.machine.calibration.power
+        high = self.machine.max_clock_hz
+        low = min(p.min_clock_hz, high)
+        budget_w = p.limit_fraction * self.limit_w - self.idle_w
+        groups = _grouped(launches)
+
+        def within(clock_hz: float) -> bool:
+            busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in groups)
+            scale = (clock_hz / p.reference_clock_hz) ** p.exponent
+            energy = scale * sum(n * x.energy_j for x, n in groups)
+            return energy <= budget_w * max(busy, host_s)
+
+        if within(high):
+            return high
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if within(middle) else (low, middle)
+        return low
+
+
+def _grouped(launches: Sequence[Launch]) -> list[tuple[Launch, int]]:
+    """Distinct launches with their counts."""
+    counts: dict[int, int] = {}
+    objects: dict[int, Launch] = {}
+    for launch in launches:
+        counts[id(launch)] = counts.get(id(launch), 0) + 1
+        objects[id(launch)] = launch
+    return [(objects[key], count) for key, count in counts.items()]

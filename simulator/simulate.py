@@ -1,0 +1,165 @@
+"""From a scenario to a StepResult: lower, cost, settle the clock, run, summarise."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+from archs.calibration import best_calibration
+from workloads.lowering import lower
+from workloads.program import Program
+
+from .costs import Coster, Launch
+from .costs.launch import PICOSECONDS
+from .costs.machine import Machine
+from .engine import Timeline, run
+from .intervals import interval, regime
+from .memory import MemoryProfile, profile
+from .power import PowerModel
+from .result import EngineStatistics, StepResult
+from .scenario import Scenario
+from .schedule import HostModel, Work, all_launches, host_seconds, works
+
+HOST_BOUND_SHARE = 0.1
+
+
+def machine_of(scenario: Scenario) -> Machine:
+    """The scenario's GPU with the calibration it uses."""
+    gpu = scenario.gpu
+    calibration, own = best_calibration(gpu.id, gpu.architecture)
+    return Machine(gpu, calibration, own)
+
+
+def simulate(scenario: Scenario) -> StepResult:
+    """Predict one training step of a scenario.
+
+    Raises InputError or ValueError when the scenario needs what is not modelled.
+    """
+    begin = time.perf_counter()
+    program = lower(scenario.workload, scenario.plan, scenario.stack)
+    machine = machine_of(scenario)
+    role = program.roles[0]
+    host = HostModel(machine.calibration.host, scenario.host_launch_s)
+    items = works(role, Coster(machine), host)
+    power = PowerModel(machine, scenario.power_limit_w)
+    launches = list(all_launches(items))
+    gap_s = machine.calibration.host.gap_s
+    clock_hz = power.clock_hz(launches, gap_s, host_seconds(items))
+    timeline = run(items, clock_hz, round(gap_s * PICOSECONDS))
+    memory = profile(role, scenario.gpu.architecture)
+    statistics = EngineStatistics(timeline.events, len(program.roles), time.perf_counter() - begin)
+    return _summarise(scenario, program, machine, power, clock_hz, timeline, memory, launches,
+                      statistics)  # fmt: skip
+
+
+def _summarise(
+    scenario: Scenario, program: Program, machine: Machine, power: PowerModel, clock_hz: float,
+    timeline: Timeline, memory: MemoryProfile, launches: list[Launch], engine: EngineStatistics,
+) -> StepResult:
+    step_s = timeline.duration_ps / PICOSECONDS
+    parts = breakdown(timeline, round(machine.calibration.host.gap_s * PICOSECONDS))
+    energy = power.idle_w * step_s + power.dynamic_j(launches, clock_hz)
+    peak_flops = _peak(machine, scenario) * scenario.gpus
+    capacity = scenario.gpu.hbm.usable_bytes or scenario.gpu.hbm.capacity_bytes
+    warnings = [*program.warnings, *_warnings(scenario, machine, memory, capacity)]
+    bound = bound_by(parts, step_s, clock_hz < 0.995 * machine.max_clock_hz, timeline, clock_hz)
+    kind = regime(bound == "host", machine.own)
+    return StepResult(
+        step_time_s=step_s,
+        step_time_interval_s=interval(step_s, machine.calibration.intervals, kind),
+        interval_level=0.9,
+        tokens_per_s=program.tokens / step_s if program.tokens else None,
+        tokens_per_s_per_gpu=program.tokens / step_s / scenario.gpus if program.tokens else None,
+        images_per_s=None if program.tokens else program.samples / step_s,
+        images_per_s_per_gpu=None if program.tokens else program.samples / step_s / scenario.gpus,
+        model_tflops_per_gpu=program.model_flops / step_s / scenario.gpus / 1e12,
+        mfu=program.model_flops / step_s / peak_flops,
+        hfu=program.hardware_flops / step_s / peak_flops,
+        peak_memory_bytes=memory.peak_bytes,
+        fits_in_memory=memory.peak_bytes <= capacity,
+        memory=memory.parts,
+        breakdown=parts,
+        bound_by=bound,
+        energy_j=energy * scenario.gpus,
+        average_power_w=energy / step_s,
+        sm_clock_mhz=clock_hz / 1e6,
+        cost_usd=_cost(scenario, step_s),
+        warnings=tuple(warnings),
+        engine=engine,
+        timeline=timeline,
+    )
+
+
+def _peak(machine: Machine, scenario: Scenario) -> float:
+    """Dense tensor peak at the compute precision, in FLOP/s of one GPU."""
+    dtype = scenario.stack.autocast_dtype or scenario.stack.param_dtype
+    peaks = machine.gpu.tensor_flops_per_s
+    found = peaks.get(dtype) or peaks.get("fp16")
+    if not found:
+        raise ValueError(f"precision must be one of {sorted(peaks)} on {machine.gpu.id} "
+                         f"(got {dtype!r})")
+    return float(found)
+
+
+def _cost(scenario: Scenario, step_s: float) -> float | None:
+    """Rental of the GPUs for one step at the system's dated cloud price, or None without one."""
+    price = scenario.system.cloud_price_usd_per_gpu_h
+    return None if price is None else price * scenario.gpus * step_s / 3600.0
+
+
+def breakdown(timeline: Timeline, gap_ps: int) -> dict[str, float]:
+    """Where the step's time went, in seconds; the parts sum to the step."""
+    parts: dict[str, int] = defaultdict(int)
+    previous = timeline.start_ps
+    for piece in timeline.slices:
+        idle = piece.start_ps - previous
+        parts["launch_gaps"] += min(idle, gap_ps)
+        parts["host"] += max(0, idle - gap_ps)
+        optimizer = piece.work.operator.phase == "optimizer"
+        parts["optimizer" if optimizer else "compute"] += piece.end_ps - piece.start_ps
+        previous = piece.end_ps
+    names = ("compute", "optimizer", "exposed_communication", "bubble", "host", "launch_gaps")
+    return {name: parts[name] / PICOSECONDS for name in names}
+
+
+def bound_by(
+    parts: dict[str, float], step_s: float, throttled: bool, timeline: Timeline, clock_hz: float
+) -> str:
+    """What limits the step: host, power, tensor cores ("compute") or memory bandwidth."""
+    if parts["host"] > HOST_BOUND_SHARE * step_s:
+        return "host"
+    tensor = sum(
+        s.end_ps - s.start_ps for s in timeline.slices
+        if s.launch.cycles / clock_hz > s.launch.memory_s and s.launch.flops
+    )  # fmt: skip
+    if 2 * tensor < timeline.duration_ps:
+        return "memory_bandwidth"
+    return "power" if throttled else "compute"
+
+
+def _warnings(
+    scenario: Scenario, machine: Machine, memory: MemoryProfile, capacity: float
+) -> list[str]:
+    found = []
+    if not machine.own:
+        found.append(
+            f"{scenario.gpu.id} has no calibration of its own: kernel costs are extrapolated from "
+            f"{machine.calibration.gpu} through the descriptor"
+        )
+    if memory.peak_bytes > capacity:
+        found.append(
+            f"peak memory {memory.peak_bytes / 1e9:.1f} GB exceeds the {capacity / 1e9:.1f} GB "
+            f"of {scenario.gpu.id}: the step would run out of memory at {memory.where}"
+        )
+    return found
+
+
+def class_seconds(timeline: Timeline, work: Work | None = None) -> dict[str, tuple[int, float]]:
+    """Launches and seconds of the step by kernel class."""
+    totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for piece in timeline.slices:
+        entry = totals[piece.launch.kind]
+        entry[0] += 1
+        entry[1] += (piece.end_ps - piece.start_ps) / PICOSECONDS
+    _ = work
+    return {kind: (int(n), s) for kind, (n, s) in sorted(totals.items())}

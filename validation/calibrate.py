@@ -1,0 +1,286 @@
+"""Calibrate the cost models of one GPU from its microbenchmarks and write the result as TOML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archs.calibration import (
+    AttentionParameters, Calibration, ConvolutionParameters, GemmParameters, HostParameters,
+    L2Parameters, PowerParameters, Residual, Source, StreamParameters,
+)
+from archs.errors import InputError
+from archs.gpu import Gpu
+from simulator.costs.machine import Machine
+from workloads.kernels import Attention, Convolution, Gemm
+
+from .fitting import host, power, samples, streams, tensor
+from .fitting.least import residual
+from .fitting.samples import DataFile, Sample
+
+SHIPPED = Path(__file__).parent / "data" / "h200"
+REFERENCE_CLOCK_HZ = 1.98e9
+SMALL_BYTES = 1e6
+PLAIN = ("add_half", "mul_half", "relu_half", "add_float", "mul_float", "neg_float")
+ELEMENT_ENERGY = {
+    "rms_norm": "rms_norm", "layer_norm": "rms_norm", "norm_": "rms_norm", "fused_norm": "rms_norm",
+    "gelu": "gelu", "fused_gelu": "gelu", "silu": "silu", "fused_swiglu": "silu",
+    "log_softmax_backward": "log_softmax_backward", "log_softmax": "log_softmax",
+    "adamw": "adamw_fused", "cast_to_float": "cast_to_float", "add_mixed": "cast_to_float",
+    "batch_norm": "batch_norm_bf16", "foreach": "add", "add": "add", "mul": "add", "relu": "add",
+    "cast_to_half": "add", "transpose": "cast_to_float", "mul_broadcast": "cast_to_float",
+    "neg_strided": "cast_to_float", "cat": "add", "max_pool": "batch_norm_bf16",
+    "column_sum": "add", "attention": "rms_norm", "fused": "add",
+}  # fmt: skip
+"""Prefix of a code path to the sustained loop whose energy per element it takes."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The microbenchmark files of one GPU: kernel by kernel, and timed whole with events."""
+
+    kernels: DataFile
+    power: DataFile
+    gemm: DataFile
+    attention: DataFile
+    conv: DataFile
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All files, for provenance."""
+        return self.kernels, self.power, self.gemm, self.attention, self.conv
+
+
+def read_data(folder: Path = SHIPPED) -> Data:
+    """The microbenchmarks under a folder laid out as ``validation/data/h200``."""
+    names = ("kernels/kernels.jsonl.gz", "kernels/power.jsonl", "micro/gemm.jsonl", "micro/attention.jsonl",
+             "micro/conv.jsonl")  # fmt: skip
+    for name in names:
+        if not (folder / name).is_file():
+            raise InputError("microbenchmark file must exist", name, str(folder))
+    return Data(*(samples.read_rows(folder / name) for name in names))
+
+
+def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
+    """Fit every cost model of ``gpu`` to its microbenchmarks; training runs are never read."""
+    rows = list(data.kernels.rows)
+    draft = Machine(gpu, _draft(gpu), True)
+    stream_samples = list(samples.stream_samples(rows))
+    groups = streams.by_kind(stream_samples)
+    plain = [s for kind in PLAIN for s in groups.get(kind, [])]
+    draft = tensor.with_parameters(draft, l2=streams.fit_l2(draft, plain))
+    found = {kind: streams.fit_stream(draft, items) for kind, items in sorted(groups.items())}
+    found |= _derived(found)
+    draft = tensor.with_parameters(draft, streams=found)
+    fitted = power.fit_power(list(data.power.rows), gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
+    found = {k: _with_energy(k, p, fitted.element_j) for k, p in found.items()}
+    draft = tensor.with_parameters(draft, power=fitted.parameters, streams=found)
+    draft = _fit_tensor(draft, rows)
+    overhead = event_overhead_s(rows)
+    draft = _fit_precisions(draft, data, overhead)
+    host_parameters = host.fit_host(
+        [r for r in rows if r["kind"].startswith("host")], kernel_gap_s(rows)
+    )
+    residuals = _residuals(draft, data, groups, overhead)
+    residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
+    return draft.calibration.model_copy(
+        update={
+            "host": host_parameters, "residuals": residuals, "intervals": intervals,
+            "sources": tuple(
+                Source(file=f.path.name, sha256=f.sha256, rows=len(f.rows)) for f in data.files
+            ),
+            "date": _provenance(rows)["date"], "software": _software(_provenance(rows)),
+        }
+    )  # fmt: skip
+
+
+def event_overhead_s(rows: Sequence[dict[str, Any]]) -> float:
+    """What CUDA events around one call add to a kernel's own duration.
+
+    From an empty kernel: do_bench reports 5.2 us for an element-wise kernel of 0.9 us.
+    """
+    small = [r["seconds"] for r in rows if r["kind"] == "elementwise" and r["elements"] == 1 << 14]
+    return EVENT_TOTAL_S - float(np.median(small))
+
+
+EVENT_TOTAL_S = 5.2e-6
+"""Median of do_bench over element-wise kernels of 4,096 elements (micro/memory_bound.jsonl)."""
+
+
+def kernel_gap_s(rows: Sequence[dict[str, Any]]) -> float:
+    """Time between consecutive kernels of one stream, from calls that launch several."""
+    gaps = [
+        (r["span_s"] - r["seconds"]) / (len(r["kernels"]) - 1)
+        for r in rows
+        if r["kind"] in ("optimizer", "loss", "embedding") and len(r.get("kernels", ())) >= 5
+        and r.get("span_s")
+    ]  # fmt: skip
+    return float(np.quantile(gaps, 0.25)) if gaps else 1.2e-6
+
+
+def _fit_tensor(draft: Machine, rows: list[dict[str, Any]]) -> Machine:
+    dense = list(samples.dense_samples(rows))
+    gemms = tensor.own_samples(dense, Gemm, dtype="bf16")
+    draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms))
+    for direction in ("forward", "backward"):
+        chosen = tensor.own_samples(dense, Attention, direction=direction)
+        p = tensor.fit_attention(draft, chosen, direction)
+        table = {**draft.calibration.attention, direction: p}
+        draft = tensor.with_parameters(draft, attention=table)
+    for direction in ("fprop", "dgrad", "wgrad"):
+        chosen = tensor.own_samples(dense, Convolution, direction=direction)
+        q = tensor.fit_convolution(draft, chosen, direction)
+        draft = tensor.with_parameters(
+            draft, convolution={**draft.calibration.convolution, direction: q}
+        )
+    return draft
+
+
+def _fit_precisions(draft: Machine, data: Data, overhead: float) -> Machine:
+    """Rates of fp16, tf32 and fp8 relative to bf16, from products timed with events."""
+    table = {"bf16": 1.0}
+    events = list(samples.event_gemm_samples(data.gemm.rows))
+    for dtype in ("fp16", "tf32", "fp8"):
+        chosen = tensor.own_samples(events, Gemm, dtype=dtype)
+        if chosen:
+            table[dtype] = round(tensor.fit_precision(draft, chosen, overhead), 4)
+    gemm = draft.calibration.gemm.model_copy(update={"precision_efficiency": table})
+    return tensor.with_parameters(draft, gemm=gemm)
+
+
+def _with_energy(kind: str, p: StreamParameters, table: dict[str, float] | Any) -> StreamParameters:
+    for prefix, loop in ELEMENT_ENERGY.items():
+        if kind.startswith(prefix) and loop in table:
+            return p.model_copy(update={"element_j": table[loop]})
+    return p
+
+
+def _derived(found: dict[str, StreamParameters]) -> dict[str, StreamParameters]:
+    """Code paths that run the same kernels as a measured one."""
+    plain, strided = found["add_half"], found["mul_broadcast"]
+    floor = StreamParameters(floor_s=1.1e-6, hbm_fraction=0.5)
+    return {
+        "memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5),
+        "scalar": floor,
+        "add_broadcast_half": found["add_strided"], "add_broadcast_float": found["add_strided"],
+        "cat_half": plain, "cat_float": found["cat_last"],
+        "transpose_copy_float": strided,
+        "pad_channels": strided,
+        "pool_mean": plain,
+        "fused_pointwise": plain, "fused_rotary": plain, "fused_transpose": plain,
+        "fused_column_sum": found["column_sum_half"],
+    }  # fmt: skip
+
+
+def _residuals(
+    machine: Machine, data: Data, groups: dict[str, list[Sample]], overhead: float
+) -> dict[str, Residual]:
+    """Relative errors by operator class; memory-bound kernels over 1 MB only."""
+    rows = list(data.kernels.rows)
+    dense = list(samples.dense_samples(rows))
+    events = list(samples.event_gemm_samples(data.gemm.rows))
+    classes: dict[str, tuple[list[Sample], float]] = {
+        "gemm_bf16": (tensor.own_samples(dense, Gemm), 0.0),
+        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), 0.0),
+        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), 0.0),
+        "convolution": (tensor.own_samples(dense, Convolution), 0.0),
+        "attention_forward_events": (
+            list(samples.event_attention_samples(data.attention.rows)), overhead,
+        ),
+    }  # fmt: skip
+    for dtype in ("bf16", "fp16", "tf32", "fp8"):
+        chosen = tensor.own_samples(events, Gemm, dtype=dtype)
+        classes[f"gemm_{dtype}_events"] = (chosen, overhead)
+    large = [s for g in groups.values() for s in g if s.kernel.hbm_bytes > SMALL_BYTES]
+    classes["memory_bound"] = (large, 0.0)
+    return {
+        name: residual(
+            tensor.predict(machine, chosen, extra), np.array([s.seconds for s in chosen])
+        )
+        for name, (chosen, extra) in classes.items() if chosen
+    }  # fmt: skip
+
+
+def _provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return next((r for r in rows if r["kind"] == "provenance"), {"date": "", "torch": ""})
+
+
+def _software(p: dict[str, Any]) -> str:
+    return f"torch {p.get('torch')}, CUDA {p.get('cuda')}, cuDNN {p.get('cudnn')}, " \
+           f"{p.get('nvidia_smi')}"
+
+
+def _draft(gpu: Gpu) -> Calibration:
+    """Textbook values that the fits start from."""
+    attention = AttentionParameters(
+        mma=1.2, pair_cycles=0.08, tail=0.5, tile_cycles=2000.0, floor_s=3e-6
+    )
+    convolution = ConvolutionParameters(
+        efficiency=0.8, hbm_fraction=0.7, tile_cycles=1500.0, floor_s=4e-6
+    )
+    return Calibration(
+        gpu=gpu.id, architecture=gpu.architecture, date="", software="", sources=(),
+        gemm=GemmParameters(
+            efficiency=0.88, l2_bytes_per_cycle=70.0, prologue_cycles=3000.0,
+            epilogue_cycles=1000.0, floor_s=1e-6, split_sync_s=2e-6, hbm_fraction=0.7,
+            tiles=tensor.TILES, precision_efficiency={"bf16": 1.0},
+        ),
+        attention={"forward": attention, "backward": attention},
+        convolution={d: convolution for d in ("fprop", "dgrad", "wgrad")},
+        l2=L2Parameters(resident_fraction=0.5, gone_fraction=1.5, speedup=2.0),
+        streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
+        power=PowerParameters(
+            idle_w=120.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10, pair_forward_j=1e-10,
+            pair_backward_j=1e-10, reference_clock_hz=REFERENCE_CLOCK_HZ, exponent=0.5,
+            limit_fraction=0.987, min_clock_hz=3.45e8,
+        ),
+        host=HostParameters(
+            reference_launch_s=7e-6, classes={}, default_s=7e-6, unit_s=0.0, gap_s=1.2e-6
+        ),
+        residuals={}, intervals={},
+    )  # fmt: skip
+
+
+def as_toml(calibration: Calibration) -> str:
+    """The calibration as a TOML document that ``load_calibration`` reads back."""
+    lines = ["# Fitted by `stepsim calibrate`; do not edit by hand.", ""]
+    tables: list[tuple[str, Any]] = []
+    for key, value in calibration.model_dump(mode="json").items():
+        if isinstance(value, dict):
+            tables.append((key, value))
+        elif key != "sources":
+            lines.append(f"{key} = {_value(value)}")
+    for source in calibration.sources:
+        lines += ["", "[[sources]]"]
+        lines += [f"{k} = {_value(v)}" for k, v in source.model_dump().items()]
+    for name, table in tables:
+        lines += _table(name, table)
+    return "\n".join(lines) + "\n"
+
+
+def _table(name: str, table: dict[str, Any]) -> list[str]:
+    plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
+    lines = ["", f"[{name}]"] if plain or not table else []
+    lines += [f"{_key(k)} = {_value(v)}" for k, v in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += _table(f"{name}.{_key(key)}", value)
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").isalnum() else f'"{key}"'
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}" if value else "0.0"
+    return str(value)

@@ -1,0 +1,1 @@
+"""Fit the cost models' parameters to the microbenchmarks of one GPU."""

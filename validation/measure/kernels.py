@@ -1,0 +1,105 @@
+"""Measure kernel durations, power and host costs of the operators of a training step.
+
+Run on a machine with one CUDA GPU and PyTorch (nothing else of this repository is imported):
+
+    python validation/measure/kernels.py OUT_DIR [--parts gemm,attention,...] [--quick]
+
+Durations are those of the kernels themselves, from the profiler. Tensor-core kernels are taken on a
+GPU kept busy just below its power limit, the others after an idle spin; both at the maximum clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dense
+import host
+import memory
+import power
+from timing import Case, Pool, measure_busy, measure_cool
+
+DENSE = {
+    "gemm": dense.gemm_cases,
+    "attention": dense.attention_cases,
+    "convolution": dense.convolution_cases,
+}
+MEMORY = {
+    "elementwise": memory.elementwise_cases,
+    "row": memory.row_cases,
+    "loss": memory.loss_cases,
+    "optimizer": memory.optimizer_cases,
+    "vision": memory.vision_cases,
+    "fused": memory.fused_cases,
+}
+
+
+def provenance() -> dict[str, Any]:
+    """What was measured on: GPU, driver, limits, versions, date."""
+    query = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory"
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "kind": "provenance",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nvidia_smi": text,
+        "date": time.strftime("%Y-%m-%d"),
+        "python": sys.version.split()[0],
+    }
+
+
+def measured(
+    cases: Iterable[Case], measure: Callable[[Case], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """One row a case; a case that the GPU refuses becomes a row with its error."""
+    for case in cases:
+        try:
+            yield measure(case)
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            yield {**case[0], "error": str(error).splitlines()[0][:200]}
+
+
+def rows_of(part: str, pool: Pool, quick: bool) -> Iterator[dict[str, Any]]:
+    """The rows of one part."""
+    if part == "power":
+        return power.measure_power(pool, 0.5 if quick else 2.0)
+    if part == "host":
+        return host.measure_host()
+    if part in DENSE:
+        filler = pool.take((1 << (24 if quick else 28),), torch.bfloat16)
+        return measured(DENSE[part](pool, quick), lambda case: measure_busy(case, filler))
+    return measured(MEMORY[part](pool, quick), measure_cool)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--parts", default=",".join(["power", "host", *MEMORY, *DENSE]))
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "provenance.json").write_text(json.dumps(provenance(), indent=1))
+    pool = Pool(1 << 26 if args.quick else 1 << 30)
+    for part in args.parts.split(","):
+        begin, failed, count = time.time(), 0, 0
+        with (args.out / f"{part}.jsonl").open("w") as sink:
+            for row in rows_of(part, pool, args.quick):
+                failed += "error" in row
+                count += 1
+                sink.write(json.dumps(row) + "\n")
+        print(f"{part}: {count} rows, {failed} failed, {time.time() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

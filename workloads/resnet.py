@@ -1,0 +1,113 @@
+"""ResNet-50 (torchvision, channels-last) as PyTorch runs it."""
+
+from __future__ import annotations
+
+from . import ops, vision_ops
+from .kernels import Stream, dtype_bytes
+from .model import ResNet50
+from .plan import Stack, Workload
+from .program import Placement, Program, Role, Segment
+from .tape import Tape, Tensor, rounded
+
+STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
+"""(blocks, width, stride of the first block) of each stage (He et al. 2015, table 1)."""
+
+EXPANSION = 4
+
+
+class Network:
+    """Parameters are declared as the layers are walked, so one walk gives both."""
+
+    def __init__(self, tape: Tape, dtype: str) -> None:
+        self.tape, self.dtype = tape, dtype
+        self.parameters: list[Tensor] = []
+        self.buffers = 0
+
+    def parameter(self, shape: tuple[int, ...], name: str) -> Tensor:
+        """Declare a parameter."""
+        tensor = self.tape.parameter(shape, self.dtype, name)
+        self.parameters.append(tensor)
+        return tensor
+
+    def conv_norm(self, x: Tensor, cout: int, kernel: int, stride: int) -> Tensor:
+        """Convolution and batch norm."""
+        weight = self.parameter((cout, x.shape[1], kernel, kernel), "conv")
+        x = vision_ops.convolution(self.tape, x, weight, stride)
+        scale, shift = self.parameter((cout,), "bn.weight"), self.parameter((cout,), "bn.bias")
+        self.buffers += 2 * rounded(4 * cout) + rounded(8)
+        return vision_ops.batch_norm(self.tape, x, scale, shift)
+
+    def bottleneck(self, x: Tensor, width: int, stride: int) -> Tensor:
+        """1x1, 3x3, 1x1 convolutions with a residual connection."""
+        out = vision_ops.relu_(self.tape, self.conv_norm(x, width, 1, 1))
+        out = vision_ops.relu_(self.tape, self.conv_norm(out, width, 3, stride))
+        out = self.conv_norm(out, width * EXPANSION, 1, 1)
+        if stride != 1 or x.shape[1] != width * EXPANSION:
+            x = self.conv_norm(x, width * EXPANSION, 1, stride)
+        return vision_ops.relu_(self.tape, vision_ops.add_(self.tape, out, x))
+
+    def forward(self, images: Tensor, classes: int) -> Tensor:
+        """Logits of a batch of images."""
+        tape = self.tape
+        x = vision_ops.relu_(tape, self.conv_norm(images, 64, 7, 2))
+        x = vision_ops.max_pool(tape, x, 3, 2)
+        for blocks, width, stride in STAGES:
+            for index in range(blocks):
+                x = self.bottleneck(x, width, stride if index == 0 else 1)
+        x = vision_ops.average_pool(tape, x)
+        weight = self.parameter((classes, x.shape[1]), "fc.weight")
+        return ops.linear(tape, x, weight, self.parameter((classes,), "fc.bias"))
+
+
+def lower(workload: Workload, model: ResNet50, stack: Stack) -> Program:
+    """Operators of one ResNet-50 training step on one GPU."""
+    from .lowering import resident_bytes, update_segment
+
+    first, network = _micro_batch(workload, model, stack, accumulate=False)
+    later = first
+    if workload.grad_accum > 1:
+        later, _ = _micro_batch(workload, model, stack, accumulate=True)
+    placements = []
+    for step in range(workload.grad_accum):
+        label = f"micro_batch{step}." if workload.grad_accum > 1 else ""
+        segments = first if step == 0 else later
+        placements += [Placement(s, f"{label}{s.name}") for s in segments]
+    parameters = network.parameters
+    placements.append(Placement(update_segment(parameters, stack), "optimizer"))
+    batch = workload.micro_batch
+    image = 3 * model.image_size**2 * dtype_bytes("fp32")
+    resident = resident_bytes(parameters, stack, rounded(batch * image) + rounded(8 * batch))
+    resident["buffers"] = network.buffers
+    samples = batch * workload.grad_accum
+    flops = 3.0 * samples * forward_flops(first[0])
+    role = Role("rank", 1, tuple(placements), resident)
+    return Program((role,), flops, flops, samples, 0)
+
+
+def forward_flops(forward: Segment) -> float:
+    """FLOPs of one image in a forward segment (convolutions and the classifier)."""
+    kernels = [k for op in forward.operators for k in op.kernels]
+    batch = next(k.batch for k in kernels if hasattr(k, "cin"))
+    return sum(k.flops for k in kernels) / batch
+
+
+def _micro_batch(
+    workload: Workload, model: ResNet50, stack: Stack, accumulate: bool
+) -> tuple[list[Segment], Network]:
+    tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype)
+    network = Network(tape, stack.param_dtype)
+    segments: list[Segment] = []
+    size = model.image_size
+    with tape.segment("forward", segments):
+        images = Tensor((workload.micro_batch, 3, size, size), stack.param_dtype, None)
+        logits = network.forward(images, model.classes)
+        loss = ops.cross_entropy(tape, ops.cast(tape, logits, "fp32"))
+        del logits
+    tape.casts.clear()
+    tape.phase, tape.autocast = "backward", None
+    with tape.segment("backward", segments):
+        tape.emit("ones_like", [Stream("scalar", 1, 1, 0, 0)])
+        one = tape.new((), "fp32")
+        tape.backward(loss, one)
+        del one, loss
+    return segments, network

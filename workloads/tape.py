@@ -1,0 +1,243 @@
+"""A symbolic PyTorch: tensors without values, whose operators are recorded on a tape.
+
+Model code written against it reads like model code. Running it once records every kernel, host
+call, allocation and release of a step, because autograd order and tensor lifetimes are those of
+the framework: a storage is released when its last reference dies (CPython reference counts, as in
+PyTorch), and backward nodes run in reverse order of creation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .kernels import Kernel, dtype_bytes, product
+from .program import MemoryEvent, Operator, Segment
+
+ALLOCATION_BYTES = 512
+"""Rounding of the CUDA caching allocator (PyTorch: kMinBlockSize)."""
+
+
+def rounded(size: int) -> int:
+    """Bytes that the caching allocator counts for a request of ``size`` bytes."""
+    return -(-size // ALLOCATION_BYTES) * ALLOCATION_BYTES
+
+
+class Storage:
+    """Memory of one or more tensors; its death is recorded on the tape."""
+
+    __slots__ = ("category", "size", "tape")
+
+    def __init__(self, tape: Tape, size: int, category: str) -> None:
+        self.tape, self.size, self.category = tape, rounded(size), category
+        tape.remember((category, self.size))
+
+    def move(self, category: str) -> None:
+        """Count the memory under another category from now on."""
+        self.tape.remember((self.category, -self.size))
+        self.tape.remember((category, self.size))
+        self.category = category
+
+    def __del__(self) -> None:
+        self.tape.remember((self.category, -self.size))
+
+
+@dataclass(eq=False, slots=True)
+class Tensor:
+    """Shape, dtype and storage; ``node`` is its autograd history, ``leaf`` marks a parameter.
+
+    ``strided`` marks a view whose elements are not contiguous (transposed or sliced).
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    storage: Storage | None
+    requires_grad: bool = False
+    node: Node | None = None
+    leaf: bool = False
+    grad: Tensor | None = None
+    strided: bool = False
+    view: bool = False
+    boundary: bool = False
+    name: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the elements."""
+        return self.elements * dtype_bytes(self.dtype)
+
+    def detached(self) -> Tensor:
+        """The same storage without history: what autograd saves for backward."""
+        return Tensor(self.shape, self.dtype, self.storage, strided=self.strided, name=self.name)
+
+    def viewed(self, *shape: int, strided: bool | None = None) -> Tensor:
+        """A view of another shape with the same history (no kernel)."""
+        keep = self.strided if strided is None else strided
+        return Tensor(
+            shape, self.dtype, self.storage, self.requires_grad, self.node, strided=keep, view=True
+        )
+
+
+Backward = Callable[[Tensor], Sequence[Tensor | None]]
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One backward step: gradients of ``inputs`` from the gradient of the output."""
+
+    order: int
+    inputs: list[tuple[Node | None, Tensor | None]]
+    backward: Backward | None
+    gradient: Tensor | None = None
+
+
+@dataclass
+class Tape:
+    """Records operators into the current segment and runs backward passes.
+
+    ``autocast`` is the compute dtype inside an autocast region or None; ``casts`` its weight cache.
+    ``accumulate`` says that parameters already hold gradients of an earlier micro-batch; ``muted``
+    builds history without recording work (what early-stopped recomputation leaves out).
+    """
+
+    autocast: str | None = None
+    phase: str = "forward"
+    accumulate: bool = False
+    grad_enabled: bool = True
+    muted: bool = False
+    recorded: list[Operator] = field(default_factory=list)
+    pending: list[MemoryEvent] = field(default_factory=list)
+    casts: dict[int, Tensor] = field(default_factory=dict)
+    counter: int = 0
+
+    def remember(self, event: MemoryEvent) -> None:
+        """Note an allocation or release in issue order."""
+        self.pending.append(event)
+
+    def new(self, shape: tuple[int, ...], dtype: str, category: str = "activations") -> Tensor:
+        """Allocate a tensor."""
+        if self.muted:
+            return Tensor(shape, dtype, None)
+        return Tensor(shape, dtype, Storage(self, product(shape) * dtype_bytes(dtype), category))
+
+    def boundary(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Cut the graph at ``x``: the new start of a segment, and the leaf its gradient lands in."""
+        leaf = Tensor(x.shape, x.dtype, None, requires_grad=True, leaf=True, boundary=True)
+        start = x.detached()
+        self.counter += 1
+        start.node = Node(self.counter, [(None, leaf)], lambda dy: [dy])
+        start.requires_grad = True
+        return start, leaf
+
+    def parameter(self, shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
+        """A resident parameter: its memory is counted by the step, not by the tape."""
+        return Tensor(shape, dtype, None, requires_grad=True, leaf=True, name=name)
+
+    def emit(
+        self,
+        name: str,
+        kernels: Sequence[Kernel],
+        host: str = "op",
+        synchronises: bool = False,
+        units: int = 1,
+    ) -> None:
+        """Record one operator of the current phase with what was allocated and freed before it."""
+        if self.muted:
+            return
+        memory, self.pending = tuple(self.pending), []
+        cost_class = f"{host}.{self.phase}"
+        self.recorded.append(
+            Operator(name, self.phase, cost_class, tuple(kernels), memory, synchronises, units)
+        )
+
+    @contextmanager
+    def segment(self, name: str, into: list[Segment]) -> Iterator[None]:
+        """Collect the operators recorded inside the block as one Segment appended to ``into``."""
+        outer, self.recorded = self.recorded, []
+        yield
+        if self.pending:
+            self.emit("release", (), host="none")
+        into.append(Segment(name, tuple(self.recorded)))
+        self.recorded = outer
+
+    @contextmanager
+    def mode(
+        self, *, phase: str | None = None, grad: bool | None = None, muted: bool | None = None
+    ) -> Iterator[None]:
+        """Set phase, gradient recording or muting (history without work) inside the block."""
+        before = self.phase, self.grad_enabled, self.muted
+        self.phase = phase or self.phase
+        self.grad_enabled = self.grad_enabled if grad is None else grad
+        self.muted = self.muted if muted is None else muted
+        yield
+        self.phase, self.grad_enabled, self.muted = before
+
+    def record(self, output: Tensor, inputs: Sequence[Tensor], backward: Backward) -> Tensor:
+        """Attach autograd history to ``output`` when an input requires a gradient."""
+        if not self.grad_enabled or not any(t.requires_grad for t in inputs):
+            return output
+        self.counter += 1
+        edges = [_edge(t) for t in inputs]
+        output.node = Node(self.counter, edges, backward)
+        output.requires_grad = True
+        return output
+
+    def backward(self, output: Tensor, gradient: Tensor) -> None:
+        """Run autograd from ``output``, newest node first, as the framework's engine does."""
+        if output.node is None:
+            raise ValueError("backward needs an output with history (got a tensor without one)")
+        root = output.node
+        output.node = None
+        root.gradient = gradient
+        del gradient
+        ready = [(-root.order, root)]
+        del root
+        while ready:
+            _, node = heapq.heappop(ready)
+            self._run(node, ready)
+
+    def _run(self, node: Node, ready: list[tuple[int, Node]]) -> None:
+        assert node.backward is not None and node.gradient is not None
+        backward, gradient = node.backward, node.gradient
+        edges, node.backward, node.gradient, node.inputs = node.inputs, None, None, []
+        results = list(backward(gradient))
+        del backward, gradient
+        for index, (target, leaf) in enumerate(edges):
+            result, results[index] = results[index], None
+            if result is None:
+                continue
+            if leaf is not None:
+                self._accumulate_leaf(leaf, result)
+            elif target is not None:
+                if target.gradient is None:
+                    target.gradient = result
+                    heapq.heappush(ready, (-target.order, target))
+                else:
+                    held, target.gradient = target.gradient, None
+                    target.gradient = self._sum(held, result)
+                    del held
+            del result
+
+    def _sum(self, held: Tensor, other: Tensor) -> Tensor:
+        """Add two gradients that meet: in place unless the first is a view or still shared."""
+        from .ops import add_gradients
+
+        return add_gradients(self, held, other)
+
+    def _accumulate_leaf(self, leaf: Tensor, gradient: Tensor) -> None:
+        from .ops import accumulate_gradient
+
+        accumulate_gradient(self, leaf, gradient)
+
+
+def _edge(tensor: Tensor) -> tuple[Node | None, Tensor | None]:
+    if not tensor.requires_grad:
+        return None, None
+    return (None, tensor) if tensor.leaf else (tensor.node, None)
