@@ -36,9 +36,8 @@ class Catalog:
         name = name_or_path.strip().casefold()
         if not name:
             raise InputError(f"{self.kind} must be a name or the path of a TOML file", name_or_path)
-        shipped = self.directory / f"{name}.toml"
-        if "/" not in name and shipped.is_file():
-            return shipped
+        if name in self.ids():
+            return self.directory / f"{name}.toml"
         names = _names(self.directory)
         if name not in names:
             raise unknown_name(self.kind, name_or_path, names)

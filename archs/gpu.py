@@ -28,6 +28,7 @@ from .fields import (
 from .overriding import apply_overrides, plain_values
 from .provenance import OVERRIDE, Frozen, Provenance, lookup, split
 from .reading import read_toml
+from .units import format_quantity
 
 CATALOG = Catalog("gpu", "gpus")
 PLAIN_KEYS = frozenset({"id", "aliases", "name", "vendor", "architecture", "status", "notes"})
@@ -143,8 +144,8 @@ class Gpu(Frozen):
     def _at_most(name: str, value: float, limit: float, unit: str) -> None:
         if value > limit:
             other = "boost_clock_hz" if unit == "Hz" else f"sparse_{name}"
-            must = f"{name} must be at most {other}, {limit:g} {unit}"
-            raise InputError(must, f"{value:g} {unit}")
+            must = f"{name} must be at most {other}, {format_quantity(limit, unit)}"
+            raise InputError(must, format_quantity(value, unit))
 
     def source_of(self, path: str) -> Provenance:
         """Origin of the value at a dotted path; InputError, with the nearest, for one without."""
@@ -156,8 +157,6 @@ class Gpu(Frozen):
         Each changed value becomes "projected" with source "override". Raises InputError for an
         unknown path or a value that is not allowed.
         """
-        if not overrides:
-            return self
         values = plain_values(self)
         provenance = apply_overrides(values, self.provenance, overrides)
         return validate_gpu(values, provenance, f"overrides of {self.id}")
@@ -174,16 +173,14 @@ def load_gpu(name_or_path: str | Path, overrides: Mapping[str, str] | None = Non
     ``overrides`` change values by dotted path, see ``Gpu.with_overrides``. Raises InputError for an
     unknown name (with the nearest), a malformed file, and every value that breaks a rule.
     """
-    return _read(CATALOG.path(name_or_path)).with_overrides(overrides or {})
+    path = CATALOG.path(name_or_path)
+    found = _read_shipped(path) if CATALOG.holds(path) else read_gpu(path)
+    return found.with_overrides(overrides) if overrides else found
 
 
 @cache
 def _read_shipped(path: Path) -> Gpu:
     return read_gpu(path)
-
-
-def _read(path: Path) -> Gpu:
-    return _read_shipped(path) if CATALOG.holds(path) else read_gpu(path)
 
 
 def read_gpu(path: Path) -> Gpu:

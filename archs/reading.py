@@ -94,6 +94,8 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError("file must be readable", error.strerror, str(path)) from None
+    except ValueError as error:
+        raise InputError("path must be one that a file can have", error, str(path)) from None
 
 
 def _malformed(message: str, text: str, path: str | Path) -> InputError:

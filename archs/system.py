@@ -116,7 +116,7 @@ class System(Frozen):
             raise InputError(must, own["gpu"], "overrides:gpu")
         values = plain_values(self)
         provenance = apply_overrides(values, self.provenance, own)
-        values["gpu"] = self.gpu.with_overrides(of_gpu)
+        values["gpu"] = self.gpu.with_overrides(of_gpu) if of_gpu else self.gpu
         return validate_system(values, provenance, f"overrides of {self.id}")
 
 

@@ -26,9 +26,12 @@ class PowerModel:
 
     def dynamic_j(self, launches: Sequence[Launch], clock_hz: float) -> float:
         """Energy above idle of a set of kernels at an SM clock, in joules."""
+        scale = self._core_scale(clock_hz)
+        return sum(scale * x.core_j + x.memory_j for x in launches)
+
+    def _core_scale(self, clock_hz: float) -> float:
         p = self.machine.calibration.power
-        scale = (clock_hz / p.reference_clock_hz) ** p.exponent
-        return scale * sum(x.energy_j for x in launches)
+        return float((clock_hz / p.reference_clock_hz) ** p.exponent)
 
     def clock_hz(self, launches: Sequence[Launch], gap_s: float, host_s: float) -> float:
         """The highest clock at which the step's mean power stays within the limit.
@@ -44,8 +47,8 @@ class PowerModel:
 
         def within(clock_hz: float) -> bool:
             busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in groups)
-            scale = (clock_hz / p.reference_clock_hz) ** p.exponent
-            energy = scale * sum(n * x.energy_j for x, n in groups)
+            scale = self._core_scale(clock_hz)
+            energy = sum(n * (scale * x.core_j + x.memory_j) for x, n in groups)
             return energy <= budget_w * max(busy, host_s)
 
         if within(high):

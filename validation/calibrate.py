@@ -79,13 +79,14 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     fitted = power.fit_power(list(data.power.rows), gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
     found = {k: _with_energy(k, p, fitted.element_j) for k, p in found.items()}
     draft = tensor.with_parameters(draft, power=fitted.parameters, streams=found)
-    draft = _fit_tensor(draft, rows)
-    overhead = event_overhead_s(rows)
-    draft = _fit_precisions(draft, data, overhead)
+    board = tensor.Bench(fitted.of_board(_provenance(rows)["board"]))
+    events = tensor.Bench(fitted.parameters, event_overhead_s(rows))
+    draft = _fit_tensor(draft, rows, board)
+    draft = _fit_precisions(draft, data, events)
     host_parameters = host.fit_host(
         [r for r in rows if r["kind"].startswith("host")], kernel_gap_s(rows)
     )
-    residuals = _residuals(draft, data, groups, overhead)
+    residuals = _residuals(draft, data, groups, board, events)
     residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
     return draft.calibration.model_copy(
         update={
@@ -122,32 +123,32 @@ def kernel_gap_s(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.quantile(gaps, 0.25)) if gaps else 1.2e-6
 
 
-def _fit_tensor(draft: Machine, rows: list[dict[str, Any]]) -> Machine:
+def _fit_tensor(draft: Machine, rows: list[dict[str, Any]], bench: tensor.Bench) -> Machine:
     dense = list(samples.dense_samples(rows))
     gemms = tensor.own_samples(dense, Gemm, dtype="bf16")
-    draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms))
+    draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms, bench))
     for direction in ("forward", "backward"):
         chosen = tensor.own_samples(dense, Attention, direction=direction)
-        p = tensor.fit_attention(draft, chosen, direction)
+        p = tensor.fit_attention(draft, chosen, bench, direction)
         table = {**draft.calibration.attention, direction: p}
         draft = tensor.with_parameters(draft, attention=table)
     for direction in ("fprop", "dgrad", "wgrad"):
         chosen = tensor.own_samples(dense, Convolution, direction=direction)
-        q = tensor.fit_convolution(draft, chosen, direction)
+        q = tensor.fit_convolution(draft, chosen, bench, direction)
         draft = tensor.with_parameters(
             draft, convolution={**draft.calibration.convolution, direction: q}
         )
     return draft
 
 
-def _fit_precisions(draft: Machine, data: Data, overhead: float) -> Machine:
+def _fit_precisions(draft: Machine, data: Data, bench: tensor.Bench) -> Machine:
     """Rates of fp16, tf32 and fp8 relative to bf16, from products timed with events."""
     table = {"bf16": 1.0}
     events = list(samples.event_gemm_samples(data.gemm.rows))
     for dtype in ("fp16", "tf32", "fp8"):
         chosen = tensor.own_samples(events, Gemm, dtype=dtype)
         if chosen:
-            table[dtype] = round(tensor.fit_precision(draft, chosen, overhead), 4)
+            table[dtype] = round(tensor.fit_precision(draft, chosen, bench), 4)
     gemm = draft.calibration.gemm.model_copy(update={"precision_efficiency": table})
     return tensor.with_parameters(draft, gemm=gemm)
 
@@ -177,32 +178,43 @@ def _derived(found: dict[str, StreamParameters]) -> dict[str, StreamParameters]:
 
 
 def _residuals(
-    machine: Machine, data: Data, groups: dict[str, list[Sample]], overhead: float
+    machine: Machine, data: Data, groups: dict[str, list[Sample]], board: tensor.Bench,
+    timed: tensor.Bench,
 ) -> dict[str, Residual]:
     """Relative errors by operator class; memory-bound kernels over 1 MB only."""
     rows = list(data.kernels.rows)
     dense = list(samples.dense_samples(rows))
     events = list(samples.event_gemm_samples(data.gemm.rows))
-    classes: dict[str, tuple[list[Sample], float]] = {
-        "gemm_bf16": (tensor.own_samples(dense, Gemm), 0.0),
-        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), 0.0),
-        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), 0.0),
-        "convolution": (tensor.own_samples(dense, Convolution), 0.0),
+    classes: dict[str, tuple[list[Sample], tensor.Bench]] = {
+        "gemm_bf16": (tensor.own_samples(dense, Gemm), board),
+        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), board),
+        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), board),
+        "convolution": (tensor.own_samples(dense, Convolution), board),
         "attention_forward_events": (
-            list(samples.event_attention_samples(data.attention.rows)), overhead,
+            list(samples.event_attention_samples(data.attention.rows)), timed,
         ),
     }  # fmt: skip
     for dtype in ("bf16", "fp16", "tf32", "fp8"):
         chosen = tensor.own_samples(events, Gemm, dtype=dtype)
-        classes[f"gemm_{dtype}_events"] = (chosen, overhead)
-    large = [s for g in groups.values() for s in g if s.kernel.hbm_bytes > SMALL_BYTES]
-    classes["memory_bound"] = (large, 0.0)
-    return {
+        classes[f"gemm_{dtype}_events"] = (chosen, timed)
+    found = {
         name: residual(
-            tensor.predict(machine, chosen, extra), np.array([s.seconds for s in chosen])
+            tensor.predict(machine, chosen, bench), np.array([s.seconds for s in chosen])
         )
-        for name, (chosen, extra) in classes.items() if chosen
+        for name, (chosen, bench) in classes.items() if chosen
     }  # fmt: skip
+    for kind, items in groups.items():
+        large = [s for s in items if s.kernel.hbm_bytes > SMALL_BYTES]
+        if large:
+            p = machine.calibration.streams[kind]
+            predicted = streams.predict(machine, p, large)
+            found[f"stream.{kind}"] = residual(predicted, np.array([s.seconds for s in large]))
+    large = [s for g in groups.values() for s in g if s.kernel.hbm_bytes > SMALL_BYTES]
+    predicted = np.concatenate([
+        streams.predict(machine, machine.calibration.streams[s.kernel.kind], [s]) for s in large
+    ])  # fmt: skip
+    found["memory_bound"] = residual(predicted, np.array([s.seconds for s in large]))
+    return found
 
 
 def _provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

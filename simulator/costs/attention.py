@@ -39,12 +39,10 @@ def attention_launch(machine: Machine, kernel: Attention) -> Launch:
     power = machine.calibration.power
     pair_j = power.pair_forward_j if kernel.direction == "forward" else power.pair_backward_j
     flop_j = power.flop_j.get(kernel.dtype, power.flop_j["bf16"])
-    energy = machine.energy_scale * (
-        flop_j * kernel.flops + pair_j * pair_count(kernel) + power.hbm_byte_j * kernel.hbm_bytes
-    )
+    core_j = machine.energy_scale * (flop_j * kernel.flops + pair_j * pair_count(kernel))
     memory_s = kernel.hbm_bytes / machine.hbm_bytes_per_s
     cycles = attention_cycles(machine, kernel)
     return Launch(
-        kernel.label, "attention", p.floor_s, cycles, memory_s, energy, kernel.hbm_bytes,
-        kernel.flops,
+        kernel.label, "attention", p.floor_s, cycles, memory_s, core_j,
+        machine.memory_j(kernel.hbm_bytes), kernel.flops,
     )  # fmt: skip

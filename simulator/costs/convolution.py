@@ -35,12 +35,10 @@ def convolution_launch(machine: Machine, kernel: Convolution) -> Launch:
     p = machine.calibration.convolution[kernel.direction]
     power = machine.calibration.power
     flop_j = power.flop_j.get(kernel.dtype, power.flop_j["bf16"])
-    energy = machine.energy_scale * (
-        flop_j * kernel.flops + power.hbm_byte_j * kernel.hbm_bytes
-    )
+    core_j = machine.energy_scale * flop_j * kernel.flops
     memory_s = kernel.hbm_bytes / (p.hbm_fraction * machine.hbm_bytes_per_s)
     cycles = convolution_cycles(machine, kernel)
     return Launch(
-        kernel.label, "convolution", p.floor_s, cycles, memory_s, energy, kernel.hbm_bytes,
-        kernel.flops,
+        kernel.label, "convolution", p.floor_s, cycles, memory_s, core_j,
+        machine.memory_j(kernel.hbm_bytes), kernel.flops,
     )  # fmt: skip

@@ -70,13 +70,12 @@ def gemm_launches(machine: Machine, kernel: Gemm) -> tuple[Launch, ...]:
 
     best = min(tilings(p, kernel, machine.sms, rate), key=seconds)
     power = machine.calibration.power
-    energy = machine.energy_scale * (
-        power.flop_j.get(kernel.dtype, power.flop_j["bf16"]) * kernel.flops
-        + power.hbm_byte_j * kernel.hbm_bytes
+    core_j = machine.energy_scale * kernel.flops * power.flop_j.get(
+        kernel.dtype, power.flop_j["bf16"]
     )
     main = Launch(
-        kernel.label, "gemm", p.floor_s, best.cycles, memory_s, energy, kernel.hbm_bytes,
-        kernel.flops,
+        kernel.label, "gemm", p.floor_s, best.cycles, memory_s, core_j,
+        machine.memory_j(kernel.hbm_bytes), kernel.flops,
     )  # fmt: skip
     if best.split > 1:
         return main, _reduction(machine, kernel, best.split)
@@ -86,7 +85,7 @@ def gemm_launches(machine: Machine, kernel: Gemm) -> tuple[Launch, ...]:
 def counters(machine: Machine) -> Launch:
     """The memset that clears a persistent kernel's tile counters."""
     floor = machine.calibration.streams["memset"].floor_s
-    return Launch("memset", "memset", floor, 0.0, 0.0, 0.0, 64.0, 0.0)
+    return Launch("memset", "memset", floor, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _reduction_s(machine: Machine, kernel: Gemm, split: int) -> float:
@@ -99,5 +98,5 @@ def _reduction(machine: Machine, kernel: Gemm, split: int) -> Launch:
     p = machine.calibration.gemm
     moved = kernel.batch * kernel.m * kernel.n * (4.0 * split + dtype_bytes(kernel.dtype))
     seconds = moved / (2.0 * p.hbm_fraction * machine.hbm_bytes_per_s)
-    energy = machine.calibration.power.hbm_byte_j * moved * machine.energy_scale
-    return Launch("split_k_reduce", "gemm", p.split_sync_s, 0.0, seconds, energy, moved, 0.0)
+    memory_j = machine.memory_j(moved)
+    return Launch("split_k_reduce", "gemm", p.split_sync_s, 0.0, seconds, 0.0, memory_j, 0.0)

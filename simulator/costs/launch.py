@@ -11,8 +11,8 @@ PICOSECONDS = 10**12
 class Launch:
     """One kernel on one GPU: ``floor_s`` plus the larger of ``cycles`` / clock and ``memory_s``.
 
-    ``energy_j`` is its dynamic energy at the calibration's reference clock, ``hbm_bytes`` and
-    ``flops`` its work, ``kind`` the class it is counted under.
+    ``core_j`` is the energy of the SMs at the calibration's reference clock, ``memory_j`` that of
+    the memory, ``flops`` its tensor work, ``kind`` the class it is counted under.
     """
 
     name: str
@@ -20,8 +20,8 @@ class Launch:
     floor_s: float
     cycles: float
     memory_s: float
-    energy_j: float
-    hbm_bytes: float
+    core_j: float
+    memory_j: float
     flops: float
 
     def seconds(self, clock_hz: float) -> float:

@@ -60,3 +60,7 @@ class Machine:
             return 1.0
         digits = "".join(c for c in (self.gpu.process_node or "") if c.isdigit())
         return ENERGY_PER_OPERATION.get(digits, 1.0)
+
+    def memory_j(self, moved_bytes: float) -> float:
+        """Energy to move bytes through HBM, in joules."""
+        return self.calibration.power.hbm_byte_j * moved_bytes

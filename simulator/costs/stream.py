@@ -36,13 +36,9 @@ def stream_launch(machine: Machine, kernel: Stream) -> Launch:
     p = streams[kernel.kind]
     memory_s = traffic_s(machine, p, kernel.hbm_bytes)
     cycles = (p.element_cycles * kernel.elements + p.row_cycles * kernel.rows) / machine.sms
-    power = machine.calibration.power
-    energy = machine.energy_scale * (
-        power.hbm_byte_j * kernel.hbm_bytes + p.element_j * kernel.elements
-    )
     return Launch(
-        kernel.label, stream_class(kernel.kind), p.floor_s, cycles, memory_s, energy,
-        kernel.hbm_bytes, 0.0,
+        kernel.label, stream_class(kernel.kind), p.floor_s, cycles, memory_s,
+        machine.energy_scale * p.element_j * kernel.elements, machine.memory_j(kernel.hbm_bytes), 0.0,
     )  # fmt: skip
 
 

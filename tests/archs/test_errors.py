@@ -29,7 +29,7 @@ class Outer(BaseModel):
     others: dict[str, Inner] | None = None
 
 
-def refused(raw: object) -> InputError:
+def _refused(raw: object) -> InputError:
     with pytest.raises(ValidationError) as caught:
         Outer.model_validate(raw)
     return from_validation(caught.value, "my.toml", Outer)
@@ -57,8 +57,9 @@ def test_a_long_value_is_cut() -> None:
 
 def test_an_error_survives_a_process_pool() -> None:
     """Pickling keeps the type, the text and the parts."""
+    assert issubclass(InputError, StepsimError)
     error = pickle.loads(pickle.dumps(InputError("tp must be 1", 2, "a:b")))  # noqa: S301 - own data
-    assert isinstance(error, StepsimError)
+    assert isinstance(error, InputError)
     assert (str(error), error.got) == ("tp must be 1 (got 2) in a:b", 2)
 
 
@@ -93,4 +94,4 @@ def test_an_unlike_name_gives_the_choice() -> None:
 )
 def test_a_validation_error_becomes_one_line(raw: object, line: str) -> None:
     """File, dotted key, rule and value are all there, and an unknown key has its nearest."""
-    assert str(refused(raw)) == line
+    assert str(_refused(raw)) == line

@@ -1,4 +1,4 @@
-"""GPU descriptors: everything in the catalog loads, says where it comes from, and can be changed."""
+"""GPU descriptors: all of the catalog loads, says where it comes from, and can be changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,34 @@ from archs.reading import read_toml
 from tests.strategies import gpus
 
 REFERENCE = DIRECTORY / "reference.toml"
-REQUIRED = """
-    t4 v100-sxm2-16gb v100-sxm2-32gb a100-sxm-40gb a100-sxm-80gb a100-pcie-80gb a800-sxm-80gb
-    h100-sxm-80gb h100-pcie-80gb h100-nvl-94gb h800-sxm-80gb h20-96gb h200-sxm-141gb l40s rtx-4090
-    b200-sxm gb200 b300-sxm gb300 rubin-r200 rubin-ultra mi250x mi300x mi325x mi355x mi455x
-""".split()
+REQUIRED = [
+    "t4",
+    "v100-sxm2-16gb",
+    "v100-sxm2-32gb",
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "a100-pcie-80gb",
+    "a800-sxm-80gb",
+    "h100-sxm-80gb",
+    "h100-pcie-80gb",
+    "h100-nvl-94gb",
+    "h800-sxm-80gb",
+    "h20-96gb",
+    "h200-sxm-141gb",
+    "l40s",
+    "rtx-4090",
+    "b200-sxm",
+    "gb200",
+    "b300-sxm",
+    "gb300",
+    "rubin-r200",
+    "rubin-ultra",
+    "mi250x",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+    "mi455x",
+]
 
 
 def test_the_catalog_holds_the_promised_gpus() -> None:
@@ -149,18 +172,24 @@ def test_overriding_with_the_own_values_changes_no_value(gpu: Gpu) -> None:
     [
         (
             {"hbm.bandwith_bytes_per_s": "1"},
-            "key must be a known name, nearest: bandwidth_bytes_per_s (got bandwith_bytes_per_s) "
-            "in overrides of h200-sxm-141gb:hbm.bandwith_bytes_per_s",
+            (
+                "key must be a known name, nearest: bandwidth_bytes_per_s "
+                "(got bandwith_bytes_per_s) in overrides of h200-sxm-141gb:hbm.bandwith_bytes_per_s"
+            ),
         ),
         (
             {"hbm.bandwidth_bytes_per_s": "-1 TB/s"},
-            "bandwidth_bytes_per_s must be greater than 0 (got -1 TB/s) "
-            "in overrides of h200-sxm-141gb:hbm.bandwidth_bytes_per_s",
+            (
+                "bandwidth_bytes_per_s must be greater than 0 (got -1 TB/s) "
+                "in overrides of h200-sxm-141gb:hbm.bandwidth_bytes_per_s"
+            ),
         ),
         (
             {"power_limit_w": "0"},
-            "power_limit_w must be greater than 0 (got 0 W) "
-            "in overrides of h200-sxm-141gb:power_limit_w",
+            (
+                "power_limit_w must be greater than 0 (got 0 W) "
+                "in overrides of h200-sxm-141gb:power_limit_w"
+            ),
         ),
         (
             {"power_limit_w": "nan"},
@@ -176,8 +205,10 @@ def test_overriding_with_the_own_values_changes_no_value(gpu: Gpu) -> None:
         ),
         (
             {"hbm.capacity_bytes": "4.8 TB/s"},
-            "capacity_bytes must be a number or a size such as '141 GB' (got 4.8 TB/s) "
-            "in overrides of h200-sxm-141gb:hbm.capacity_bytes",
+            (
+                "capacity_bytes must be a number or a size such as '141 GB' (got 4.8 TB/s) "
+                "in overrides of h200-sxm-141gb:hbm.capacity_bytes"
+            ),
         ),
         (
             {"sm_count.x": "1"},
@@ -189,8 +220,10 @@ def test_overriding_with_the_own_values_changes_no_value(gpu: Gpu) -> None:
         ),
         (
             {"base_clock_hz": "2 GHz", "boost_clock_hz": "1 GHz"},
-            "base_clock_hz must be at most boost_clock_hz, 1e+09 Hz (got 2e+09 Hz) "
-            "in overrides of h200-sxm-141gb",
+            (
+                "base_clock_hz must be at most boost_clock_hz, 1 GHz (got 2 GHz) "
+                "in overrides of h200-sxm-141gb"
+            ),
         ),
     ],
 )
@@ -207,6 +240,13 @@ def test_an_unknown_gpu_gives_the_nearest() -> None:
         InputError, match=r"gpu must be a known name, nearest: h100-sxm.*got h100-sx"
     ):
         load_gpu("h100-sx")
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 5000, "a\0b", "a\0b.toml", "/", "no/such.toml"])
+def test_any_text_that_names_no_gpu_is_refused(name: str) -> None:
+    """Empty, endless and impossible names are input errors like every other."""
+    with pytest.raises(InputError):
+        load_gpu(name)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +270,10 @@ def test_an_unknown_gpu_gives_the_nearest() -> None:
         (
             'value = "4.8 TB/s"',
             "value = nan",
-            "bandwidth_bytes_per_s must be finite (got nan bytes/s) "
-            "in {path}:hbm.bandwidth_bytes_per_s",
+            (
+                "bandwidth_bytes_per_s must be finite (got nan bytes/s) "
+                "in {path}:hbm.bandwidth_bytes_per_s"
+            ),
         ),
         (
             'value = "700 W", source = "power"',
@@ -241,20 +283,26 @@ def test_an_unknown_gpu_gives_the_nearest() -> None:
         (
             'value = "700 W", source = "power", kind = "spec"',
             'value = "700 W", source = "power", kind = "guess"',
-            "kind must be 'spec', 'measured' or 'projected' (got guess) "
-            "in {path}:power_limit_w.kind",
+            (
+                "kind must be 'spec', 'measured' or 'projected' (got guess) "
+                "in {path}:power_limit_w.kind"
+            ),
         ),
         (
             'bf16 = { value = "1978.9',
             'bf16 = { value = "500',
-            "tensor_flops_per_s.bf16 must be at most sparse_tensor_flops_per_s.bf16, "
-            "5e+14 FLOP/s (got 9.894e+14 FLOP/s) in {path}",
+            (
+                "tensor_flops_per_s.bf16 must be at most sparse_tensor_flops_per_s.bf16, "
+                "500 TFLOP/s (got 989.4 TFLOP/s) in {path}"
+            ),
         ),
         (
             "bf16 = {",
             "bf61 = {",
-            "bf61 must be 'fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'int8', 'fp6', 'fp4' or "
-            "'int4' (got bf61) in {path}:tensor_flops_per_s.bf61",
+            (
+                "bf61 must be 'fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'int8', 'fp6', "
+                "'fp4' or 'int4' (got bf61) in {path}:tensor_flops_per_s.bf61"
+            ),
         ),
     ],
 )

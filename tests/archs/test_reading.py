@@ -117,7 +117,7 @@ def test_a_failed_write_leaves_the_old_file(
 
 def test_a_write_into_nowhere_is_refused(tmp_path: Path) -> None:
     """A missing folder is an input error that names the path."""
-    with pytest.raises(InputError, match="file must be writable .*missing"):
+    with pytest.raises(InputError, match=r"file must be writable .*missing"):
         write_atomic(tmp_path / "missing" / "out.json", "x")
 
 

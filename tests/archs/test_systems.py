@@ -17,12 +17,18 @@ from archs.system import PLAIN_KEYS, System
 from archs.systems import load_system, single_node, system_ids
 from tests.strategies import gpus, systems
 
-REQUIRED = """
-    dgx-1-v100 dgx-a100 dgx-h100 dgx-h200 dgx-b200 gb200-nvl72 pcie-l40s-8
-""".split()
+REQUIRED = [
+    "dgx-1-v100",
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "dgx-b200",
+    "gb200-nvl72",
+    "pcie-l40s-8",
+]
 
 
-def paths_of(system: System) -> set[str]:
+def _paths_of(system: System) -> set[str]:
     values = plain_values(system)
     return {path for path, _ in leaves(values) if path.split(".")[0] not in PLAIN_KEYS}
 
@@ -37,7 +43,7 @@ def test_a_system_loads_with_all_origins(system_id: str) -> None:
     """The file is valid, its id is its file name, and each value cites a source."""
     system = load_system(system_id)
     assert system.id == system_id
-    assert paths_of(system) == set(system.provenance)
+    assert _paths_of(system) == set(system.provenance)
 
 
 @pytest.mark.parametrize("system_id", system_ids())
@@ -110,7 +116,7 @@ def test_a_single_host_has_what_was_asked_for(gpu: Gpu, count: int) -> None:
     system = single_node(gpu, count)
     assert (system.gpu, system.gpus, system.nodes) == (gpu, count, 1)
     assert 1 <= system.fabric.domain_gpus <= count
-    assert paths_of(system) == set(system.provenance)
+    assert _paths_of(system) == set(system.provenance)
 
 
 @given(systems())

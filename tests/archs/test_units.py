@@ -93,7 +93,7 @@ def test_tables_show_short_text(value: float | None, unit: str, text: str) -> No
 @pytest.mark.parametrize("text", ["700 Watt", "4.8 TB", "fast", "", "4.8 4.8 TB/s", "1__2 GHz/s"])
 def test_text_of_another_unit_is_refused(text: str) -> None:
     """The message names the quantity, the rule and the place."""
-    with pytest.raises(InputError, match="hbm must be a number or a rate .* in a.toml:hbm"):
+    with pytest.raises(InputError, match=r"hbm must be a number or a rate .* in a\.toml:hbm"):
         parse_quantity(text, "bytes/s", what="hbm", where="a.toml:hbm")
 
 

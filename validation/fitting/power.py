@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from archs.calibration import PowerParameters
@@ -22,11 +23,28 @@ ELEMENT_KINDS = ("rms_norm", "gelu", "silu", "log_softmax", "log_softmax_backwar
 
 @dataclass(frozen=True)
 class PowerFit:
-    """Fitted power parameters, energy per element by code path, and relative errors."""
+    """Fitted power parameters, energy per element by code path, and relative errors.
+
+    ``boards`` holds, by board, its factors on memory and on core energy.
+    """
 
     parameters: PowerParameters
     element_j: Mapping[str, float]
+    boards: Mapping[str, tuple[float, float]]
     errors: Vector
+
+    def of_board(self, board: str) -> PowerParameters:
+        """The power parameters of one of the measured boards."""
+        memory, core = self.boards[board]
+        p = self.parameters
+        return p.model_copy(
+            update={
+                "hbm_byte_j": memory * p.hbm_byte_j,
+                "flop_j": {k: core * v for k, v in p.flop_j.items()},
+                "pair_forward_j": core * p.pair_forward_j,
+                "pair_backward_j": core * p.pair_backward_j,
+            }
+        )
 
 
 def work_of(row: Mapping[str, Any]) -> dict[str, float]:
@@ -65,48 +83,85 @@ def _stream_work(row: Mapping[str, Any]) -> dict[str, float]:
     return {"bytes": float(elements * per_element), f"elements_{op}": float(elements)}
 
 
+RESIDENT_BYTES = 2.4e8
+"""Products with less traffic (four times the L2) are left out: repeated, they stay partly in L2."""
+
+
+def usable(row: Mapping[str, Any]) -> bool:
+    """Whether a loop's HBM traffic is known: not a small product repeated on the same operands."""
+    if row["op"] == "spin" or not row["power_w"]:
+        return False
+    return row["op"] not in ("gemm", "conv2d") or work_of(row)["bytes"] > RESIDENT_BYTES
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Sustained loops as arrays: rates of each kind of work, clock, power, board."""
+
+    names: list[str]
+    scale: Vector
+    rate: Vector
+    clock_hz: Vector
+    power_w: Vector
+    board: NDArray[np.int64]
+    boards: list[str]
+
+
+def _loops(rows: list[dict[str, Any]]) -> _Loops:
+    boards = sorted({r["board"] for r in rows})
+    chosen = [r for r in rows if usable(r)]
+    work = [work_of(r) for r in chosen]
+    kinds = [k for k in ELEMENT_KINDS if any(f"elements_{k}" in w for w in work)]
+    names = ["bytes", "flops", "pairs_forward", "pairs_backward"]
+    names += [f"elements_{k}" for k in kinds]
+    amounts = np.array([[w.get(n, 0.0) for n in names] for w in work])
+    return _Loops(
+        names=names,
+        scale=np.array([1e-10, 1e-12, 1e-10, 1e-10, *[3e-10] * len(kinds)]),
+        rate=amounts / np.array([r["seconds"] for r in chosen])[:, None],
+        clock_hz=np.array([r["sm_clock_mhz"] * 1e6 for r in chosen]),
+        power_w=np.array([r["power_w"] for r in chosen]),
+        board=np.array([boards.index(r["board"]) for r in chosen]),
+        boards=boards,
+    )
+
+
 def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -> PowerFit:
     """Least squares on the measured power of sustained loops at their measured clocks.
 
-    Boards of one product differ: the first board (in order of name) is the reference, each other
-    one gets a factor on its dynamic power that is fitted and not used for predictions.
+    Memory energy does not depend on the SM clock, that of the SMs does. Boards of one product
+    differ: the first (in order of name) is the reference, each other one gets a factor on either
+    energy that is fitted and not used for predictions.
     """
     idle = float(np.mean([r["power_w"] for r in rows if r["op"] == "spin"]))
-    boards = sorted({r["board"] for r in rows})
-    loops = [r for r in rows if r["op"] != "spin" and r["power_w"]]
-    work = [work_of(r) for r in loops]
-    names = ["flops", "bytes", "pairs_forward", "pairs_backward"]
-    kinds = [k for k in ELEMENT_KINDS if any(f"elements_{k}" in w for w in work)]
-    names += [f"elements_{k}" for k in kinds]
-    scale = np.array([1e-12, 1e-10, 1e-10, 1e-10, *[3e-10] * len(kinds)])
-    amounts = np.array([[w.get(n, 0.0) for n in names] for w in work])
-    rate = amounts / np.array([r["seconds"] for r in loops])[:, None]
-    clock = np.array([r["sm_clock_mhz"] * 1e6 for r in loops])
-    measured = np.array([r["power_w"] for r in loops])
-    board = np.array([boards.index(r["board"]) for r in loops])
-    count = len(names)
+    loops = _loops(rows)
+    count, others = len(loops.names), len(loops.boards) - 1
 
     def predict(x: Vector) -> Vector:
-        per_clock = (clock / reference_hz) ** x[count]
-        factor = np.concatenate([[1.0], x[count + 1 :]])[board]
-        return np.asarray(idle + factor * per_clock * (rate @ (x[:count] * scale)))
+        energy = x[:count] * loops.scale
+        core = (loops.clock_hz / reference_hz) ** x[count] * (loops.rate[:, 1:] @ energy[1:])
+        factors = x[count + 1 :].reshape(2, others)
+        memory_factor, core_factor = (np.concatenate([[1.0], f])[loops.board] for f in factors)
+        return np.asarray(
+            idle + memory_factor * loops.rate[:, 0] * energy[0] + core_factor * core
+        )
 
-    start = np.concatenate([np.full(count, 0.8), [0.5], np.ones(len(boards) - 1)])
-    solution = least_squares(
-        lambda x: predict(x) / measured - 1.0, start, bounds=(0.0, 20.0)
-    ).x
-    values = solution[:count] * scale
-    limited = measured[clock < 1.95e9]
+    start = np.concatenate([np.full(count, 0.8), [0.5], np.ones(2 * others)])
+    solution = least_squares(lambda x: predict(x) / loops.power_w - 1.0, start, bounds=(0.0, 20.0)).x
+    energy = dict(zip(loops.names, solution[:count] * loops.scale, strict=True))
+    limited = loops.power_w[loops.clock_hz < 1.95e9]
     parameters = PowerParameters(
         idle_w=round(idle, 1),
-        flop_j={"bf16": float(values[0]), "fp16": float(values[0])},
-        hbm_byte_j=float(values[1]),
-        pair_forward_j=float(values[2]),
-        pair_backward_j=float(values[3]),
+        flop_j={"bf16": energy["flops"], "fp16": energy["flops"]},
+        hbm_byte_j=energy["bytes"],
+        pair_forward_j=energy["pairs_forward"],
+        pair_backward_j=energy["pairs_backward"],
         reference_clock_hz=reference_hz,
         exponent=float(solution[count]),
         limit_fraction=round(float(np.median(limited)) / limit_w, 4),
         min_clock_hz=3.45e8,
     )
-    element_j = {k: float(v) for k, v in zip(kinds, values[4:], strict=True)}
-    return PowerFit(parameters, element_j, predict(solution) / measured - 1.0)
+    element_j = {n.removeprefix("elements_"): float(v) for n, v in energy.items() if "elements_" in n}
+    memory, core = (np.concatenate([[1.0], f]) for f in solution[count + 1 :].reshape(2, others))
+    boards = {b: (float(memory[i]), float(core[i])) for i, b in enumerate(loops.boards)}
+    return PowerFit(parameters, element_j, boards, predict(solution) / loops.power_w - 1.0)
