@@ -45,6 +45,7 @@ class Data:
 
     kernels: DataFile
     power: DataFile
+    sustained: DataFile
     gemm: DataFile
     attention: DataFile
     conv: DataFile
@@ -52,12 +53,13 @@ class Data:
     @property
     def files(self) -> tuple[DataFile, ...]:
         """All files, for provenance."""
-        return self.kernels, self.power, self.gemm, self.attention, self.conv
+        return self.kernels, self.power, self.sustained, self.gemm, self.attention, self.conv
 
 
 def read_data(folder: Path = SHIPPED) -> Data:
     """The microbenchmarks under a folder laid out as ``validation/data/h200``."""
-    names = ("kernels/kernels.jsonl.gz", "kernels/power.jsonl", "micro/gemm.jsonl", "micro/attention.jsonl",
+    names = ("kernels/kernels.jsonl.gz", "kernels/power.jsonl",
+             "kernels/sustained.jsonl", "micro/gemm.jsonl", "micro/attention.jsonl",
              "micro/conv.jsonl")  # fmt: skip
     for name in names:
         if not (folder / name).is_file():
@@ -76,17 +78,19 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     found = {kind: streams.fit_stream(draft, items) for kind, items in sorted(groups.items())}
     found |= _derived(found)
     draft = tensor.with_parameters(draft, streams=found)
-    fitted = power.fit_power(list(data.power.rows), gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
+    fitted = power.fit_power([*data.power.rows, *data.sustained.rows], gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
     found = {k: _with_energy(k, p, fitted.element_j) for k, p in found.items()}
     draft = tensor.with_parameters(draft, power=fitted.parameters, streams=found)
-    board = tensor.Bench(fitted.of_board(_provenance(rows)["board"]))
-    events = tensor.Bench(fitted.parameters, event_overhead_s(rows))
-    draft = _fit_tensor(draft, rows, board)
-    draft = _fit_precisions(draft, data, events)
+    draft = tensor.with_parameters(
+        draft, host=draft.calibration.host.model_copy(update={"gap_s": kernel_gap_s(rows)})
+    )
+    draft = _fit_tensor(draft, [*rows, *data.sustained.rows])
+    overhead = event_overhead_s(rows)
+    draft = _fit_precisions(draft, data, overhead)
     host_parameters = host.fit_host(
         [r for r in rows if r["kind"].startswith("host")], kernel_gap_s(rows)
     )
-    residuals = _residuals(draft, data, groups, board, events)
+    residuals = _residuals(draft, data, groups, overhead)
     residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
     return draft.calibration.model_copy(
         update={
@@ -123,32 +127,32 @@ def kernel_gap_s(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.quantile(gaps, 0.25)) if gaps else 1.2e-6
 
 
-def _fit_tensor(draft: Machine, rows: list[dict[str, Any]], bench: tensor.Bench) -> Machine:
+def _fit_tensor(draft: Machine, rows: list[dict[str, Any]]) -> Machine:
     dense = list(samples.dense_samples(rows))
     gemms = tensor.own_samples(dense, Gemm, dtype="bf16")
-    draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms, bench))
+    draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms))
     for direction in ("forward", "backward"):
         chosen = tensor.own_samples(dense, Attention, direction=direction)
-        p = tensor.fit_attention(draft, chosen, bench, direction)
+        p = tensor.fit_attention(draft, chosen, direction)
         table = {**draft.calibration.attention, direction: p}
         draft = tensor.with_parameters(draft, attention=table)
     for direction in ("fprop", "dgrad", "wgrad"):
         chosen = tensor.own_samples(dense, Convolution, direction=direction)
-        q = tensor.fit_convolution(draft, chosen, bench, direction)
+        q = tensor.fit_convolution(draft, chosen, direction)
         draft = tensor.with_parameters(
             draft, convolution={**draft.calibration.convolution, direction: q}
         )
     return draft
 
 
-def _fit_precisions(draft: Machine, data: Data, bench: tensor.Bench) -> Machine:
+def _fit_precisions(draft: Machine, data: Data, overhead: float) -> Machine:
     """Rates of fp16, tf32 and fp8 relative to bf16, from products timed with events."""
     table = {"bf16": 1.0}
     events = list(samples.event_gemm_samples(data.gemm.rows))
     for dtype in ("fp16", "tf32", "fp8"):
         chosen = tensor.own_samples(events, Gemm, dtype=dtype)
         if chosen:
-            table[dtype] = round(tensor.fit_precision(draft, chosen, bench), 4)
+            table[dtype] = round(tensor.fit_precision(draft, chosen, overhead), 4)
     gemm = draft.calibration.gemm.model_copy(update={"precision_efficiency": table})
     return tensor.with_parameters(draft, gemm=gemm)
 
@@ -172,36 +176,35 @@ def _derived(found: dict[str, StreamParameters]) -> dict[str, StreamParameters]:
         "transpose_copy_float": strided,
         "pad_channels": strided,
         "pool_mean": plain,
-        "fused_pointwise": plain, "fused_rotary": plain, "fused_transpose": plain,
+        "fused_pointwise": plain, "fused_statistics": plain, "fused_rotary": plain, "fused_transpose": plain,
         "fused_column_sum": found["column_sum_half"],
     }  # fmt: skip
 
 
 def _residuals(
-    machine: Machine, data: Data, groups: dict[str, list[Sample]], board: tensor.Bench,
-    timed: tensor.Bench,
+    machine: Machine, data: Data, groups: dict[str, list[Sample]], overhead: float
 ) -> dict[str, Residual]:
     """Relative errors by operator class; memory-bound kernels over 1 MB only."""
     rows = list(data.kernels.rows)
-    dense = list(samples.dense_samples(rows))
+    dense = list(samples.dense_samples([*rows, *data.sustained.rows]))
     events = list(samples.event_gemm_samples(data.gemm.rows))
-    classes: dict[str, tuple[list[Sample], tensor.Bench]] = {
-        "gemm_bf16": (tensor.own_samples(dense, Gemm), board),
-        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), board),
-        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), board),
-        "convolution": (tensor.own_samples(dense, Convolution), board),
+    classes: dict[str, tuple[list[Sample], float]] = {
+        "gemm_bf16": (tensor.own_samples(dense, Gemm), 0.0),
+        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), 0.0),
+        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), 0.0),
+        "convolution": (tensor.own_samples(dense, Convolution), 0.0),
         "attention_forward_events": (
-            list(samples.event_attention_samples(data.attention.rows)), timed,
+            list(samples.event_attention_samples(data.attention.rows)), overhead,
         ),
     }  # fmt: skip
     for dtype in ("bf16", "fp16", "tf32", "fp8"):
         chosen = tensor.own_samples(events, Gemm, dtype=dtype)
-        classes[f"gemm_{dtype}_events"] = (chosen, timed)
+        classes[f"gemm_{dtype}_events"] = (chosen, overhead)
     found = {
         name: residual(
-            tensor.predict(machine, chosen, bench), np.array([s.seconds for s in chosen])
+            tensor.predict(machine, chosen, extra), np.array([s.seconds for s in chosen])
         )
-        for name, (chosen, bench) in classes.items() if chosen
+        for name, (chosen, extra) in classes.items() if chosen
     }  # fmt: skip
     for kind, items in groups.items():
         large = [s for s in items if s.kernel.hbm_bytes > SMALL_BYTES]

@@ -18,8 +18,8 @@ EXPANSION = 4
 class Network:
     """Parameters are declared as the layers are walked, so one walk gives both."""
 
-    def __init__(self, tape: Tape, dtype: str) -> None:
-        self.tape, self.dtype = tape, dtype
+    def __init__(self, tape: Tape, dtype: str, compiled: bool) -> None:
+        self.tape, self.dtype, self.compiled = tape, dtype, compiled
         self.parameters: list[Tensor] = []
         self.buffers = 0
 
@@ -29,27 +29,34 @@ class Network:
         self.parameters.append(tensor)
         return tensor
 
-    def conv_norm(self, x: Tensor, cout: int, kernel: int, stride: int) -> Tensor:
-        """Convolution and batch norm."""
+    def conv_norm(
+        self, x: Tensor, cout: int, kernel: int, stride: int, relu: bool = True,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Convolution, batch norm, and what follows it: residual addition, ReLU."""
         weight = self.parameter((cout, x.shape[1], kernel, kernel), "conv")
         x = vision_ops.convolution(self.tape, x, weight, stride)
         scale, shift = self.parameter((cout,), "bn.weight"), self.parameter((cout,), "bn.bias")
         self.buffers += 2 * rounded(4 * cout) + rounded(8)
-        return vision_ops.batch_norm(self.tape, x, scale, shift)
+        if self.compiled:
+            return vision_ops.compiled_norm(self.tape, x, scale, shift, relu, residual)
+        x = vision_ops.batch_norm(self.tape, x, scale, shift)
+        if residual is not None:
+            x = vision_ops.add_(self.tape, x, residual)
+        return vision_ops.relu_(self.tape, x) if relu else x
 
     def bottleneck(self, x: Tensor, width: int, stride: int) -> Tensor:
         """1x1, 3x3, 1x1 convolutions with a residual connection."""
-        out = vision_ops.relu_(self.tape, self.conv_norm(x, width, 1, 1))
-        out = vision_ops.relu_(self.tape, self.conv_norm(out, width, 3, stride))
-        out = self.conv_norm(out, width * EXPANSION, 1, 1)
-        if stride != 1 or x.shape[1] != width * EXPANSION:
-            x = self.conv_norm(x, width * EXPANSION, 1, stride)
-        return vision_ops.relu_(self.tape, vision_ops.add_(self.tape, out, x))
+        wide = width * EXPANSION
+        out = self.conv_norm(self.conv_norm(x, width, 1, 1), width, 3, stride)
+        if stride != 1 or x.shape[1] != wide:
+            x = self.conv_norm(x, wide, 1, stride, relu=False)
+        return self.conv_norm(out, wide, 1, 1, residual=x)
 
     def forward(self, images: Tensor, classes: int) -> Tensor:
         """Logits of a batch of images."""
         tape = self.tape
-        x = vision_ops.relu_(tape, self.conv_norm(images, 64, 7, 2))
+        x = self.conv_norm(images, 64, 7, 2)
         x = vision_ops.max_pool(tape, x, 3, 2)
         for blocks, width, stride in STAGES:
             for index in range(blocks):
@@ -95,7 +102,7 @@ def _micro_batch(
     workload: Workload, model: ResNet50, stack: Stack, accumulate: bool
 ) -> tuple[list[Segment], Network]:
     tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype)
-    network = Network(tape, stack.param_dtype)
+    network = Network(tape, stack.param_dtype, stack.execution == "compile")
     segments: list[Segment] = []
     size = model.image_size
     with tape.segment("forward", segments):

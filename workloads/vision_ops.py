@@ -138,3 +138,42 @@ def average_pool(tape: Tape, x: Tensor) -> Tensor:
 def to_float(tape: Tape, x: Tensor) -> Tensor:
     """Logits in fp32 for the loss."""
     return cast(tape, x, "fp32")
+
+
+def compiled_norm(
+    tape: Tape, x: Tensor, weight: Tensor, bias: Tensor, relu: bool, residual: Tensor | None = None
+) -> Tensor:
+    """Batch norm with its ReLU and residual addition as Inductor fuses them.
+
+    Forward: statistics over the input, then one kernel that normalises, adds and clamps. Backward:
+    one reduction over gradient, input and output, then one kernel for the input's gradient.
+    """
+    batch, channels, height, width_ = x.shape
+    rows = batch * height * width_
+    statistics = [tape.new((channels,), "fp32") for _ in range(2)]
+    tape.emit("bn_statistics", [Stream("fused_statistics", rows, channels, x.size, 0)], "triton")
+    tape.emit("bn_statistics", [Stream("scalar", channels, 1, 0, 0)], host="triton")
+    out = tape.new(x.shape, x.dtype)
+    read = x.size + (residual.size if residual is not None else 0)
+    apply = Stream("fused_pointwise", rows, channels, read, out.size)
+    tape.emit("bn_apply", [apply], host="triton")
+    saved = (x.detached(), out.detached() if relu else None, statistics)
+    inputs = [x, weight, bias] if residual is None else [x, weight, bias, residual]
+    count = len(inputs)
+
+    def backward(dy: Tensor) -> list[Tensor | None]:
+        reads = dy.size * (3 if relu else 2)
+        reduce = Stream("fused_statistics", rows, channels, reads, 0)
+        tape.emit("bn_backward_reduce", [reduce], host="triton")
+        tape.emit("bn_backward_reduce", [Stream("scalar", channels, 1, 0, 0)], host="triton")
+        dx = tape.new(dy.shape, dy.dtype)
+        grads = [tape.new((channels,), "fp32") for _ in range(2)]
+        outputs: list[Tensor | None] = [dx, *grads]
+        if count == 4:
+            outputs.append(tape.new(dy.shape, dy.dtype))
+        writes = dx.size * (len(outputs) - 2)
+        apply = Stream("fused_pointwise", rows, channels, reads, writes)
+        tape.emit("bn_backward_apply", [apply], host="triton")
+        return outputs
+
+    return tape.record(out, inputs, holding(backward, saved))

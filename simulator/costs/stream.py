@@ -14,6 +14,7 @@ CLASSES = (
     ("fused_norm", "normalization"), ("log_softmax", "softmax_loss"), ("nll", "softmax_loss"),
     ("gather", "embedding"), ("embedding", "embedding"), ("index_sort", "embedding"),
     ("adamw", "optimizer"), ("foreach", "optimizer"), ("cat", "copy"),
+    ("transpose_copy", "copy"), ("max_pool", "reduction"), ("fused_statistics", "batch_norm"),
     ("column_sum", "reduction"), ("fused_column_sum", "reduction"), ("pool_mean", "reduction"),
 )  # fmt: skip
 """Prefix of a code path to the kernel class that it is counted under; others are element-wise."""

@@ -15,6 +15,7 @@ from simulator.costs.attention import pair_count
 from workloads.kernels import Attention, Convolution, Gemm
 
 from .least import Vector
+from .samples import attention_of, convolution_of
 
 ELEMENT_KINDS = ("rms_norm", "gelu", "silu", "log_softmax", "log_softmax_backward", "adamw_fused",
                  "batch_norm_bf16", "batch_norm_fp16", "cast_to_float", "add")  # fmt: skip
@@ -49,6 +50,8 @@ class PowerFit:
 
 def work_of(row: Mapping[str, Any]) -> dict[str, float]:
     """Operations of one repetition: tensor flops, HBM bytes, softmax pairs, elements."""
+    if row["kind"] != "power":
+        return _tensor_work(row)
     op = row["op"]
     if op == "gemm":
         gemm = Gemm(row["m"], row["n"], row["k"], "bf16")
@@ -72,6 +75,19 @@ def work_of(row: Mapping[str, Any]) -> dict[str, float]:
     return _stream_work(row)
 
 
+def _tensor_work(row: Mapping[str, Any]) -> dict[str, float]:
+    """Work of a sustained tensor-core loop."""
+    if row["kind"] == "gemm":
+        gemm = Gemm(row["m"], row["n"], row["k"], row["dtype"])
+        return {"flops": gemm.flops, "bytes": gemm.hbm_bytes}
+    if row["kind"] == "attention":
+        kernel = attention_of(row, row["direction"])
+        pairs = {f"pairs_{row['direction']}": pair_count(kernel)}
+        return {"flops": kernel.flops, "bytes": kernel.hbm_bytes, **pairs}
+    conv = convolution_of(row, row["direction"])
+    return {"flops": conv.flops, "bytes": conv.hbm_bytes}
+
+
 def _stream_work(row: Mapping[str, Any]) -> dict[str, float]:
     op = row["op"]
     elements = row.get("elements") or row.get("rows", 0) * row.get("cols", 0)
@@ -89,9 +105,10 @@ RESIDENT_BYTES = 2.4e8
 
 def usable(row: Mapping[str, Any]) -> bool:
     """Whether a loop's HBM traffic is known: not a small product repeated on the same operands."""
-    if row["op"] == "spin" or not row["power_w"]:
+    if row.get("op") == "spin" or not row["power_w"]:
         return False
-    return row["op"] not in ("gemm", "conv2d") or work_of(row)["bytes"] > RESIDENT_BYTES
+    small = row["kind"] in ("gemm", "conv2d") or row.get("op") in ("gemm", "conv2d")
+    return not small or work_of(row)["bytes"] > RESIDENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
     differ: the first (in order of name) is the reference, each other one gets a factor on either
     energy that is fitted and not used for predictions.
     """
-    idle = float(np.mean([r["power_w"] for r in rows if r["op"] == "spin"]))
+    idle = float(np.mean([r["power_w"] for r in rows if r.get("op") == "spin"]))
     loops = _loops(rows)
     count, others = len(loops.names), len(loops.boards) - 1
 

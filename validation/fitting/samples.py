@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.kernels import Attention, Convolution, Gemm, Kernel, Stream
+from workloads.optimizer import launches
 
 Row = dict[str, Any]
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4, "bfloat16": 2, "float32": 4, "tf32": 4, "fp8": 1}
@@ -20,13 +21,15 @@ SIZES = {"bf16": 2, "fp16": 2, "fp32": 4, "bfloat16": 2, "float32": 4, "tf32": 4
 class Sample:
     """One measured kernel: ``seconds`` of GPU time, ``origin`` the kind of measurement.
 
-    ``origin`` is ``kernel`` (profiler duration of the kernel itself) or ``event`` (CUDA events
-    around a call, which add a constant overhead).
+    ``origin`` is ``kernel`` (profiler duration of the kernel itself, at the maximum clock),
+    ``sustained`` (a loop of calls back to back, at its own measured clock ``clock_hz``) or
+    ``event`` (CUDA events around a call, which add a constant overhead).
     """
 
     kernel: Kernel
     seconds: float
     origin: str
+    clock_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +59,40 @@ def named(row: Row, *parts: str) -> float:
     return float(sum(k["seconds"] for k in row["kernels"] if any(p in k["name"] for p in parts)))
 
 
+SHORT_S = 6e-5
+"""Longer tensor-core kernels outrun the board's fast power limit, so their clock is not known."""
+
+
 def dense_samples(rows: Iterable[Row]) -> Iterator[Sample]:
-    """Matrix products, attention and convolutions measured kernel by kernel."""
+    """Matrix products, attention and convolutions: short ones kernel by kernel, others in loops."""
     for row in rows:
-        if "error" in row or "kernels" not in row:
+        condition = row.get("condition")
+        if "error" in row or condition not in ("busy", "sustained"):
             continue
-        if row["kind"] == "gemm":
-            seconds = named(row, "nvjet", "cutlass", "gemm", "splitK")
-            kernel: Kernel = Gemm(
-                row["m"], row["n"], row["k"], row["dtype"], row["layout"], row["bias"]
-            )
-        elif row["kind"] == "attention":
-            seconds, kernel = named(row, "sdpa", "flash"), attention_of(row, row["direction"])
-        elif row["kind"] == "conv2d":
-            seconds = named(row, "xmma", "cutlass", "nvjet", "implicit", "gemm", "conv", "splitK")
-            kernel = convolution_of(row, row["direction"])
-        else:
-            continue
-        if seconds > 0:
-            yield Sample(kernel, seconds, "kernel")
+        kernel = _dense_kernel(row)
+        if condition == "sustained" and row["power_w"]:
+            if row["kind"] != "attention" or row["direction"] == "forward":
+                clock = row["sm_clock_mhz"] * 1e6
+                yield Sample(kernel, row["seconds"], "sustained", clock)
+        elif condition == "busy":
+            seconds = named(row, *MAIN_KERNELS[row["kind"]])
+            if 0 < seconds < SHORT_S * (4.0 if row["kind"] != "gemm" else 1.0):
+                yield Sample(kernel, seconds, "kernel")
+
+
+MAIN_KERNELS = {
+    "gemm": ("nvjet", "cutlass", "gemm", "splitK"),
+    "attention": ("sdpa", "flash"),
+    "conv2d": ("xmma", "cutlass", "nvjet", "implicit", "gemm", "conv", "splitK"),
+}
+
+
+def _dense_kernel(row: Row) -> Kernel:
+    if row["kind"] == "gemm":
+        return Gemm(row["m"], row["n"], row["k"], row["dtype"], row["layout"], row["bias"])
+    if row["kind"] == "attention":
+        return attention_of(row, row["direction"])
+    return convolution_of(row, row["direction"])
 
 
 def attention_of(row: Row, direction: str) -> Attention:
@@ -226,12 +244,13 @@ def _optimizer(row: Row) -> Iterator[tuple[Stream, float]]:
         return
     kind, read, write = spec
     mains = [k["seconds"] for k in row["kernels"] if "multi_tensor" in k["name"]]
-    share = row["elements"] / max(1, len(mains))
-    n = min(row["elements"], 320 * 65536)
-    full = [s for s in mains if s > 0.7 * max(mains)]
-    elements = n if len(mains) > 1 else round(share)
-    seconds = sorted(full)[len(full) // 2]
-    yield Stream(kind, elements, 1, elements * size * read, elements * size * write), seconds
+    sizes = [row["elements"] // row["tensors"]] * row["tensors"]
+    depth = {"adamw_fused": 4, "foreach_add": 2}.get(row["op"], 1)
+    counts = launches(sizes, depth, 36 if depth == 4 else None)
+    if len(counts) != len(mains):
+        return
+    for n, seconds in zip(counts, mains, strict=True):
+        yield Stream(kind, n, 1, n * size * read, n * size * write), seconds
 
 
 def _batch_norm(row: Row) -> Iterator[tuple[Stream, float]]:
@@ -273,7 +292,13 @@ def _attention_helpers(row: Row) -> Iterator[tuple[Stream, float]]:
     yield Stream("attention_reduce_heads", rows, dim, q, kv), reduce
 
 
+FUSED_COLS = 2048
+"""Other widths of the fused cases were compiled for dynamic shapes, which training steps are not."""
+
+
 def _fused(row: Row) -> Iterator[tuple[Stream, float]]:
+    if row["cols"] != FUSED_COLS:
+        return
     r, c = row["rows"], row["cols"]
     size = 2 * r * c
     op = row["op"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from archs.calibration import (
-    AttentionParameters, ConvolutionParameters, GemmParameters, PowerParameters,
+    AttentionParameters, ConvolutionParameters, GemmParameters,
 )
 from simulator.costs.coster import Coster
 from simulator.costs.launch import Launch
@@ -33,33 +32,27 @@ def with_parameters(machine: Machine, **changes: Any) -> Machine:
     return Machine(machine.gpu, machine.calibration.model_copy(update=changes), machine.own)
 
 
-@dataclass(frozen=True)
-class Bench:
-    """The conditions of a set of samples: the board's own power, what events add to a duration."""
+def predict(machine: Machine, samples: list[Sample], event_overhead_s: float = 0.0) -> Vector:
+    """Durations of the samples' kernels at the clock of their measurement.
 
-    power: PowerParameters
-    event_overhead_s: float = 0.0
-
-
-def predict(machine: Machine, samples: list[Sample], bench: Bench) -> Vector:
-    """Durations of the samples' kernels at the clock that the measuring loop allows.
-
-    An ``event`` sample is repeated with a cache flush between, a ``kernel`` sample with three times
-    as much memory-bound work; either loop may meet the board's power limit.
+    An ``event`` sample is repeated with a cache flush between; its clock is what the power limit
+    allows that loop, and the events add a constant.
     """
     coster = Coster(machine)
-    board = with_parameters(machine, power=bench.power)
-    energies = Coster(board)
-    power = PowerModel(board, machine.gpu.power_limit_w or 1e9)
+    power = PowerModel(machine, machine.gpu.power_limit_w or 1e9)
     values = []
     for sample in samples:
-        launches = [x for x in coster.launches(sample.kernel) if x.kind != "memset"]
-        event = sample.origin == "event"
-        alone = sum(x.seconds(machine.max_clock_hz) for x in launches)
-        filler = scale_filler(board, FLUSH_S if event else 3.0 * alone)
-        clock = power.clock_hz([*energies.launches(sample.kernel), filler], 0.0, 0.0)
-        extra = bench.event_overhead_s if event else 0.0
-        values.append(sum(x.seconds(clock) for x in launches) + extra)
+        launches = coster.launches(sample.kernel)
+        if sample.clock_hz is not None:
+            gaps = len(launches) * machine.calibration.host.gap_s
+            values.append(sum(x.seconds(sample.clock_hz) for x in launches) + gaps)
+            continue
+        main = [x for x in launches if x.kind != "memset"]
+        clock, extra = machine.max_clock_hz, 0.0
+        if sample.origin == "event":
+            clock = power.clock_hz([*launches, scale_filler(machine, FLUSH_S)], 0.0, 0.0)
+            extra = event_overhead_s
+        values.append(sum(x.seconds(clock) for x in main) + extra)
     return np.array(values)
 
 
@@ -74,18 +67,18 @@ def scale_filler(machine: Machine, seconds: float) -> Launch:
 
 
 def _fit(
-    machine: Machine, samples: list[Sample], bench: Bench,
+    machine: Machine, samples: list[Sample],
     update: Callable[[Vector], dict[str, Any]], start: list[float], lower: list[float], upper: list[float],
 ) -> dict[str, Any]:
     measured = np.array([s.seconds for s in samples])
 
     def model(x: Vector) -> Vector:
-        return predict(with_parameters(machine, **update(x)), samples, bench)
+        return predict(with_parameters(machine, **update(x)), samples)
 
     return update(fit_log(model, measured, start, lower, upper))
 
 
-def fit_gemm(machine: Machine, samples: list[Sample], bench: Bench) -> GemmParameters:
+def fit_gemm(machine: Machine, samples: list[Sample]) -> GemmParameters:
     """Parameters of the bf16 matrix product, tile choice included."""
 
     def update(x: Vector) -> dict[str, Any]:
@@ -98,14 +91,14 @@ def fit_gemm(machine: Machine, samples: list[Sample], bench: Bench) -> GemmParam
         }  # fmt: skip
 
     found = _fit(
-        machine, samples, bench, update, [0.88, 70.0, 3000.0, 1000.0, 1e-6, 2e-6, 0.7],
+        machine, samples, update, [0.88, 70.0, 3000.0, 1000.0, 1e-6, 2e-6, 0.7],
         [0.5, 20.0, 0.0, 0.0, 3e-7, 3e-7, 0.3], [1.0, 200.0, 2e4, 1e4, 5e-6, 1e-5, 1.0],
     )  # fmt: skip
     result: GemmParameters = found["gemm"]
     return result
 
 
-def fit_precision(machine: Machine, samples: list[Sample], bench: Bench) -> float:
+def fit_precision(machine: Machine, samples: list[Sample], event_overhead_s: float) -> float:
     """Main-loop rate of another precision relative to bf16's share of its own peak."""
     dtype = samples[0].kernel.dtype  # type: ignore[union-attr]
     measured = np.array([s.seconds for s in samples])
@@ -114,13 +107,13 @@ def fit_precision(machine: Machine, samples: list[Sample], bench: Bench) -> floa
     def model(x: Vector) -> Vector:
         table = {**gemm.precision_efficiency, dtype: float(x[0])}
         trial = gemm.model_copy(update={"precision_efficiency": table})
-        return predict(with_parameters(machine, gemm=trial), samples, bench)
+        return predict(with_parameters(machine, gemm=trial), samples, event_overhead_s)
 
     return float(fit_log(model, measured, [1.0], [0.2], [1.3])[0])
 
 
 def fit_attention(
-    machine: Machine, samples: list[Sample], bench: Bench, direction: str
+    machine: Machine, samples: list[Sample], direction: str
 ) -> AttentionParameters:
     """Parameters of fused attention in one direction."""
 
@@ -131,7 +124,7 @@ def fit_attention(
         return {"attention": {**machine.calibration.attention, direction: p}}
 
     found = _fit(
-        machine, samples, bench, update, [1.2, 0.08, 0.5, 2000.0, 3e-6],
+        machine, samples, update, [1.2, 0.08, 0.5, 2000.0, 3e-6],
         [0.8, 0.0, 0.0, 0.0, 1e-6], [3.0, 1.0, 1.5, 2e4, 2e-5],
     )  # fmt: skip
     result: AttentionParameters = found["attention"][direction]
@@ -139,7 +132,7 @@ def fit_attention(
 
 
 def fit_convolution(
-    machine: Machine, samples: list[Sample], bench: Bench, direction: str
+    machine: Machine, samples: list[Sample], direction: str
 ) -> ConvolutionParameters:
     """Parameters of implicit-GEMM convolution in one direction."""
 
@@ -150,7 +143,7 @@ def fit_convolution(
         return {"convolution": {**machine.calibration.convolution, direction: p}}
 
     found = _fit(
-        machine, samples, bench, update, [0.8, 0.7, 1500.0, 4e-6],
+        machine, samples, update, [0.8, 0.7, 1500.0, 4e-6],
         [0.1, 0.1, 0.0, 1e-6], [1.2, 1.1, 3e4, 2e-5],
     )  # fmt: skip
     result: ConvolutionParameters = found["convolution"][direction]

@@ -11,6 +11,7 @@ GPU kept busy just below its power limit, the others after an idle spin; both at
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import dense
 import host
 import memory
 import power
-from timing import Case, Pool, measure_busy, measure_cool
+from timing import Case, Pool, measure_cool, measure_loaded
 
 DENSE = {
     "gemm": dense.gemm_cases,
@@ -40,6 +41,9 @@ MEMORY = {
     "vision": memory.vision_cases,
     "fused": memory.fused_cases,
 }
+
+
+PARTS = ["power", "sustained", "host", *MEMORY, *DENSE, *(f"{name}-hot" for name in DENSE)]
 
 
 def provenance() -> dict[str, Any]:
@@ -75,17 +79,35 @@ def rows_of(part: str, pool: Pool, quick: bool) -> Iterator[dict[str, Any]]:
         return power.measure_power(pool, 0.5 if quick else 2.0)
     if part == "host":
         return host.measure_host()
-    if part in DENSE:
-        filler = pool.take((1 << (24 if quick else 28),), torch.bfloat16)
-        return measured(DENSE[part](pool, quick), lambda case: measure_busy(case, filler))
+    if part == "sustained":
+        chosen = itertools.chain(
+            itertools.islice(dense.gemm_cases(pool, quick), 0, None, 8),
+            itertools.islice(dense.attention_cases(pool, quick), 0, None, 7),
+            itertools.islice(dense.convolution_cases(pool, quick), 0, None, 11),
+        )
+        return power.measure_sustained(chosen, 0.1 if quick else 0.6, 1.5e10)
+    name, _, condition = part.partition("-")
+    if name in DENSE:
+        filler = loads(pool, quick)[condition or "busy"]
+        step = 1 if condition != "hot" else {"gemm": 5, "attention": 5, "convolution": 9}[name]
+        cases = itertools.islice(DENSE[name](pool, quick), 0, None, step)
+        return measured(cases, lambda case: measure_loaded(case, condition or "busy", filler))
     return measured(MEMORY[part](pool, quick), measure_cool)
+
+
+def loads(pool: Pool, quick: bool) -> dict[str, Callable[[], Any]]:
+    """What runs between repetitions: memory-bound work or large products."""
+    stream = pool.take((1 << (24 if quick else 28),), torch.bfloat16)
+    side = 1024 if quick else 8192
+    a, b = pool.take((side, side), torch.bfloat16), pool.take((side, side), torch.bfloat16)
+    return {"busy": lambda: stream.mul_(1.0), "hot": lambda: torch.mm(a, b)}
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default=",".join(["power", "host", *MEMORY, *DENSE]))
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

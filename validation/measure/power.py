@@ -6,13 +6,13 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from timing import DEVICE, Pool
+from timing import DEVICE, Case, Pool
 
 
 class Sampler(threading.Thread):
@@ -98,30 +98,61 @@ def power_cases(pool: Pool) -> Iterator[tuple[dict[str, Any], Callable[[], Any]]
 
 
 def measure_power(pool: Pool, seconds: float) -> Iterator[dict[str, Any]]:
+    """Power and clock of the loops of ``power_cases``."""
+    loops = (({"kind": "power", **case}, run) for case, run in power_cases(pool))
+    yield from measure_loops(loops, seconds)
+
+
+def measure_sustained(
+    cases: Iterable[Case], seconds: float, least_flops: float
+) -> Iterator[dict[str, Any]]:
+    """Tensor-core operators repeated alone until the clock has settled."""
+    chosen = (
+        ({**case, "condition": "sustained"}, run)
+        for case, run, _ in cases
+        if work_estimate(case) >= least_flops
+    )
+    yield from measure_loops(chosen, seconds)
+
+
+def work_estimate(case: dict[str, Any]) -> float:
+    """FLOPs of a tensor-core case, to leave out those too short to be timed back to back."""
+    if case["kind"] == "gemm":
+        return 2.0 * case["m"] * case["n"] * case["k"]
+    if case["kind"] == "attention":
+        return 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["head_dim"]
+    out = case["hw"] // case["stride"]
+    return 2.0 * case["batch"] * out**2 * case["cin"] * case["cout"] * case["kernel"] ** 2
+
+
+def measure_loops(
+    loops: Iterable[tuple[dict[str, Any], Callable[[], Any]]], seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Each operator in a loop of ``seconds``; power and clock are those of its second half."""
     sampler = Sampler()
     sampler.start()
-    for case, run in power_cases(pool):
+    for case, run in loops:
         for _ in range(3):
             run()
         torch.cuda.synchronize()
-        begin, count = time.time(), 0
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin = time.time()
         while time.time() - begin < seconds:
-            for _ in range(10):
+            for _ in range(20):
                 run()
-            count += 10
             torch.cuda.synchronize()
         end = time.time()
-        rows = [r for r in sampler.rows if begin + seconds / 2 < r[0] < end]
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(10):
+        for _ in range(20):
             run()
         stop.record()
         torch.cuda.synchronize()
-        yield {"kind": "power", **case, "seconds": start.elapsed_time(stop) * 1e-4,
-               "power_w": statistics.fmean(r[1] for r in rows) if rows else None,
-               "sm_clock_mhz": statistics.fmean(r[2] for r in rows) if rows else None,
-               "samples": len(rows)}
+        rows = [r for r in sampler.rows if begin + seconds / 2 < r[0] < end]
+        yield {
+            **case,
+            "seconds": start.elapsed_time(stop) * 1e-3 / 20,
+            "power_w": statistics.fmean(r[1] for r in rows) if rows else None,
+            "sm_clock_mhz": statistics.fmean(r[2] for r in rows) if rows else None,
+            "samples": len(rows),
+        }
     sampler.stop()
-
-

@@ -16,6 +16,8 @@ Timed = tuple[int, str, float]
 """(start in ns, kernel name, seconds)."""
 
 SPIN_CYCLES = 400_000
+CLOCK_CYCLES = 60_000
+HOT_S = 0.01
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -49,7 +51,7 @@ class Pool:
 def kernels_of(
     run: Callable[[], Any], producer: Callable[[], Any], repeats: int, gap_cycles: int
 ) -> list[list[Timed]]:
-    """Per repetition, the kernels that ``run`` launched after ``producer``."""
+    """Per repetition, the spin before it, the kernels that ``run`` launched, the spin after it."""
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(3):
@@ -58,11 +60,11 @@ def kernels_of(
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as session:
         for _ in range(repeats):
-            torch.cuda._sleep(1000)
+            torch.cuda._sleep(CLOCK_CYCLES)
             producer()
-            torch.cuda._sleep(gap_cycles)
+            torch.cuda._sleep(max(CLOCK_CYCLES, gap_cycles))
             run()
-        torch.cuda._sleep(1000)
+        torch.cuda._sleep(CLOCK_CYCLES)
         torch.cuda.synchronize()
     events = session.profiler.kineto_results.events()
     rows = sorted(
@@ -74,52 +76,64 @@ def kernels_of(
 
 
 def grouped(rows: list[Timed]) -> list[list[Timed]]:
-    """Kernels between an even spin kernel and the next one: those of the measured operator."""
+    """Kernels from an even spin kernel to the next one, both included: one repetition."""
     groups: list[list[Timed]] = []
     spins = 0
-    for start, name, seconds in rows:
-        if "spin_kernel" in name:
-            spins += 1
-            if spins % 2 == 0:
-                groups.append([])
+    for row in rows:
+        spin = "spin_kernel" in row[1]
+        spins += spin
+        if spin and spins % 2 == 1 and groups:
+            groups[-1].append(row)
+        elif spin and spins % 2 == 0:
+            groups.append([row])
         elif spins % 2 == 0 and groups:
-            groups[-1].append((start, name, seconds))
-    return [group for group in groups if group]
+            groups[-1].append(row)
+    return [group for group in groups if len(group) > 2]
 
 
-def summarise(groups: list[list[Timed]]) -> dict[str, Any]:
-    """Median total, and the kernels and the span of the repetition that has it."""
-    totals = [sum(seconds for _, _, seconds in group) for group in groups]
+def summarise(groups: list[list[Timed]], gap_cycles: int) -> dict[str, Any]:
+    """Median total; kernels, span and clock of the repetition that has it.
+
+    The clock is read from the spin kernels on either side, whose cycles are known.
+    """
+    totals = [sum(seconds for _, _, seconds in group[1:-1]) for group in groups]
     middle = groups[totals.index(sorted(totals)[len(totals) // 2])]
-    begin, (last, _, tail) = middle[0][0], middle[-1]
+    kernels = middle[1:-1]
+    before, after = middle[0][2], middle[-1][2]
     return {
         "seconds": statistics.median(totals),
         "repeats": len(totals),
-        "kernels": [{"name": name[:140], "seconds": seconds} for _, name, seconds in middle],
-        "span_s": (last - begin) * 1e-9 + tail,
+        "kernels": [{"name": name[:140], "seconds": seconds} for _, name, seconds in kernels],
+        "span_s": (kernels[-1][0] - kernels[0][0]) * 1e-9 + kernels[-1][2],
+        "clock_before_hz": max(CLOCK_CYCLES, gap_cycles) / before,
+        "clock_after_hz": CLOCK_CYCLES / after,
     }
 
 
 def measure_cool(case: Case) -> dict[str, Any]:
     """Five repetitions, each after an idle spin: the clock stays at its maximum."""
     description, run, producer = case
-    return {**description, **summarise(kernels_of(run, producer, 5, SPIN_CYCLES))}
+    groups = kernels_of(run, producer, 5, SPIN_CYCLES)
+    return {**description, "condition": "cool", **summarise(groups, SPIN_CYCLES)}
 
 
-def measure_busy(case: Case, filler: torch.Tensor) -> dict[str, Any]:
-    """Seven repetitions, each after three times as long of memory-bound work.
+def measure_loaded(case: Case, condition: str, filler: Callable[[], Any]) -> dict[str, Any]:
+    """Seven repetitions, each after three times as long of other work.
 
-    The board stays just below its power limit, so the clock is the maximum, and the GPU is as busy
-    as in a step: kernels that follow an idle gap are up to 5 % slower.
+    ``busy``: memory-bound work, the board stays near its power limit and the clock near its
+    maximum. ``hot``: large matrix products, the clock is what the power limit allows.
     """
     description, run, producer = case
-    alone = summarise(kernels_of(run, producer, 2, 1000))["seconds"]
-    pass_s = 2.0 * filler.nbytes / 4.2e12
-    passes = max(1, math.ceil(3.0 * alone / pass_s))
+    alone = summarise(kernels_of(run, producer, 2, 0), 0)["seconds"]
+    once = summarise(kernels_of(filler, lambda: None, 2, 0), 0)["seconds"]
+    passes = max(1, math.ceil(3.0 * alone / once))
+    if condition == "hot":
+        passes = max(passes, math.ceil(HOT_S / once))
 
-    def busy() -> None:
+    def load() -> None:
         for _ in range(passes):
-            filler.mul_(1.0)
+            filler()
         producer()
 
-    return {**description, **summarise(kernels_of(run, busy, 7, 1000))}
+    groups = kernels_of(run, load, 7, 0)
+    return {**description, "condition": condition, **summarise(groups, 0)}
