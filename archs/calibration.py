@@ -96,13 +96,14 @@ class L2Parameters(_Frozen):
 
 
 class PowerParameters(_Frozen):
-    """Board power: ``idle_w`` plus energy per operation and per byte.
+    """Board power: ``idle_w``, ``active_w`` while a kernel runs, and energy per operation and byte.
 
-    Energies hold at ``reference_clock_hz`` and scale with (clock / reference) ** ``exponent``;
-    the board holds its mean power at ``limit_fraction`` of the limit.
+    What the SMs take holds at ``reference_clock_hz`` and scales with (clock / reference) **
+    ``exponent``; memory energy does not depend on the clock. The board holds its mean power at ``limit_fraction`` of the limit.
     """
 
     idle_w: NonNegativeFloat
+    active_w: NonNegativeFloat
     flop_j: Mapping[str, float]
     hbm_byte_j: NonNegativeFloat
     pair_forward_j: NonNegativeFloat

@@ -9,6 +9,8 @@ from .costs import Launch
 from .costs.machine import Machine
 
 BISECTIONS = 40
+CALIBRATED_LIMIT_W = 700.0
+"""Limit of the boards whose idle and active power were measured (H200 SXM)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,21 @@ class PowerModel:
     @property
     def idle_w(self) -> float:
         """Power without work, scaled to the board by its limit where it was not measured."""
-        idle = self.machine.calibration.power.idle_w
-        return idle if self.machine.own else idle * min(1.0, self.limit_w / 700.0)
+        return self.machine.calibration.power.idle_w * self.board_scale
+
+    @property
+    def board_scale(self) -> float:
+        """Size of the board relative to the calibrated one, by their power limits."""
+        return 1.0 if self.machine.own else self.limit_w / CALIBRATED_LIMIT_W
 
     def dynamic_j(self, launches: Sequence[Launch], clock_hz: float) -> float:
         """Energy above idle of a set of kernels at an SM clock, in joules."""
-        scale = self._core_scale(clock_hz)
-        return sum(scale * x.core_j + x.memory_j for x in launches)
+        return sum(n * self._launch_j(x, clock_hz) for x, n in _grouped(launches))
+
+    def _launch_j(self, launch: Launch, clock_hz: float) -> float:
+        active = self.machine.calibration.power.active_w * launch.seconds(clock_hz)
+        core = launch.core_j + active * self.board_scale
+        return self._core_scale(clock_hz) * core + launch.memory_j
 
     def _core_scale(self, clock_hz: float) -> float:
         p = self.machine.calibration.power
@@ -47,8 +57,7 @@ class PowerModel:
 
         def within(clock_hz: float) -> bool:
             busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in groups)
-            scale = self._core_scale(clock_hz)
-            energy = sum(n * (scale * x.core_j + x.memory_j) for x, n in groups)
+            energy = sum(n * self._launch_j(x, clock_hz) for x, n in groups)
             return energy <= budget_w * max(busy, host_s)
 
         if within(high):

@@ -78,7 +78,7 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     found = {kind: streams.fit_stream(draft, items) for kind, items in sorted(groups.items())}
     found |= _derived(found)
     draft = tensor.with_parameters(draft, streams=found)
-    fitted = power.fit_power([*data.power.rows, *data.sustained.rows], gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
+    fitted = power.fit_power(list(data.power.rows), gpu.power_limit_w or 700.0, REFERENCE_CLOCK_HZ)
     found = {k: _with_energy(k, p, fitted.element_j) for k, p in found.items()}
     draft = tensor.with_parameters(draft, power=fitted.parameters, streams=found)
     draft = tensor.with_parameters(
@@ -249,7 +249,7 @@ def _draft(gpu: Gpu) -> Calibration:
         l2=L2Parameters(resident_fraction=0.5, gone_fraction=1.5, speedup=2.0),
         streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
         power=PowerParameters(
-            idle_w=120.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10, pair_forward_j=1e-10,
+            idle_w=120.0, active_w=0.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10, pair_forward_j=1e-10,
             pair_backward_j=1e-10, reference_clock_hz=REFERENCE_CLOCK_HZ, exponent=0.5,
             limit_fraction=0.987, min_clock_hz=3.45e8,
         ),

@@ -40,6 +40,7 @@ class PowerFit:
         p = self.parameters
         return p.model_copy(
             update={
+                "active_w": core * p.active_w,
                 "hbm_byte_j": memory * p.hbm_byte_j,
                 "flop_j": {k: core * v for k, v in p.flop_j.items()},
                 "pair_forward_j": core * p.pair_forward_j,
@@ -129,13 +130,16 @@ def _loops(rows: list[dict[str, Any]]) -> _Loops:
     chosen = [r for r in rows if usable(r)]
     work = [work_of(r) for r in chosen]
     kinds = [k for k in ELEMENT_KINDS if any(f"elements_{k}" in w for w in work)]
-    names = ["bytes", "flops", "pairs_forward", "pairs_backward"]
+    names = ["bytes", "active", "flops", "pairs_forward", "pairs_backward"]
     names += [f"elements_{k}" for k in kinds]
-    amounts = np.array([[w.get(n, 0.0) for n in names] for w in work])
+    seconds = [r["seconds"] for r in chosen]
+    amounts = np.array(
+        [[w.get(n, s if n == "active" else 0.0) for n in names] for w, s in zip(work, seconds, strict=True)]
+    )
     return _Loops(
         names=names,
-        scale=np.array([1e-10, 1e-12, 1e-10, 1e-10, *[3e-10] * len(kinds)]),
-        rate=amounts / np.array([r["seconds"] for r in chosen])[:, None],
+        scale=np.array([1e-10, 1e2, 1e-12, 1e-10, 1e-10, *[3e-10] * len(kinds)]),
+        rate=amounts / np.array(seconds)[:, None],
         clock_hz=np.array([r["sm_clock_mhz"] * 1e6 for r in chosen]),
         power_w=np.array([r["power_w"] for r in chosen]),
         board=np.array([boards.index(r["board"]) for r in chosen]),
@@ -170,6 +174,7 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
     parameters = PowerParameters(
         idle_w=round(idle, 1),
         flop_j={"bf16": energy["flops"], "fp16": energy["flops"]},
+        active_w=energy["active"],
         hbm_byte_j=energy["bytes"],
         pair_forward_j=energy["pairs_forward"],
         pair_backward_j=energy["pairs_backward"],
