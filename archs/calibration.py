@@ -75,14 +75,15 @@ class StreamParameters(_Frozen):
     """One memory-bound code path.
 
     Time is ``floor_s`` plus the larger of traffic over ``hbm_fraction`` of the peak bandwidth and
-    issue work: ``element_cycles`` for each element and ``row_cycles`` for each row, spread over the
-    SMs.
+    the SMs' own work: ``element_s`` for each element and ``row_s`` for each row on one SM, spread
+    over the SMs. These latencies are set by the memory side: they do not follow the SM clock
+    (measured between 1.55 and 1.98 GHz).
     """
 
     floor_s: NonNegativeFloat
     hbm_fraction: PositiveFloat
-    element_cycles: NonNegativeFloat = 0.0
-    row_cycles: NonNegativeFloat = 0.0
+    element_s: NonNegativeFloat = 0.0
+    row_s: NonNegativeFloat = 0.0
     element_j: NonNegativeFloat = 0.0
 
 

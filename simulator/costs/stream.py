@@ -35,10 +35,10 @@ def stream_launch(machine: Machine, kernel: Stream) -> Launch:
         raise ValueError(f"kernel kind must be calibrated, one of {sorted(streams)} "
                          f"(got {kernel.kind!r})")
     p = streams[kernel.kind]
-    memory_s = traffic_s(machine, p, kernel.hbm_bytes)
-    cycles = (p.element_cycles * kernel.elements + p.row_cycles * kernel.rows) / machine.sms
+    work_s = (p.element_s * kernel.elements + p.row_s * kernel.rows) / machine.sms
+    memory_s = max(traffic_s(machine, p, kernel.hbm_bytes), work_s)
     return Launch(
-        kernel.label, stream_class(kernel.kind), p.floor_s, cycles, memory_s,
+        kernel.label, stream_class(kernel.kind), p.floor_s, 0.0, memory_s,
         machine.energy_scale * p.element_j * kernel.elements, machine.memory_j(kernel.hbm_bytes), 0.0,
     )  # fmt: skip
 

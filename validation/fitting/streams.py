@@ -15,7 +15,7 @@ from .least import Vector, fit_log
 from .samples import Sample
 
 LOWER = (3e-7, 0.05, 0.0, 0.0)
-UPPER = (2e-5, 1.2, 40.0, 20000.0)
+UPPER = (2e-5, 1.2, 2e-8, 1e-5)
 
 
 def by_kind(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -27,14 +27,13 @@ def by_kind(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def predict(machine: Machine, p: StreamParameters, samples: list[Sample]) -> Vector:
-    """Durations of the samples' kernels with parameters ``p`` at the maximum clock."""
-    clock = machine.max_clock_hz * machine.sms
+    """Durations of the samples' kernels with parameters ``p``."""
     values = []
     for sample in samples:
         kernel = sample.kernel
-        issue = p.element_cycles * kernel.elements + p.row_cycles * kernel.rows  # type: ignore[union-attr]
+        work = p.element_s * kernel.elements + p.row_s * kernel.rows  # type: ignore[union-attr]
         moved = traffic_s(machine, p, kernel.hbm_bytes)
-        values.append(p.floor_s + max(issue / clock, moved))
+        values.append(p.floor_s + max(work / machine.sms, moved))
     return np.array(values)
 
 
@@ -49,13 +48,13 @@ def fit_stream(machine: Machine, samples: list[Sample]) -> StreamParameters:
     def model(x: Vector) -> Vector:
         return predict(machine, _parameters(x, rowwise), samples)
 
-    start = [float(max(4e-7, 0.8 * measured.min())), 0.8, 0.5, 50.0]
+    start = [float(max(4e-7, 0.8 * measured.min())), 0.8, 5e-10, 5e-8]
     upper = list(UPPER)
     upper[0] = float(max(3.1e-7, 1.05 * measured.min()))
     best = min(
         (
-            fit_log(model, measured, [start[0], hbm, cycles, start[3]], LOWER, upper)
-            for hbm, cycles in ((0.8, 0.01), (1.0, 1.0), (0.5, 4.0))
+            fit_log(model, measured, [start[0], hbm, each, start[3]], LOWER, upper)
+            for hbm, each in ((0.8, 1e-11), (1.0, 5e-10), (0.5, 2e-9))
         ),
         key=lambda x: float(np.abs(np.log(model(x) / measured)).mean()),
     )
@@ -64,8 +63,8 @@ def fit_stream(machine: Machine, samples: list[Sample]) -> StreamParameters:
 
 def _parameters(x: Vector, rowwise: bool) -> StreamParameters:
     return StreamParameters(
-        floor_s=float(x[0]), hbm_fraction=float(x[1]), element_cycles=float(x[2]),
-        row_cycles=float(x[3]) if rowwise else 0.0,
+        floor_s=float(x[0]), hbm_fraction=float(x[1]), element_s=float(x[2]),
+        row_s=float(x[3]) if rowwise else 0.0,
     )  # fmt: skip
 
 
