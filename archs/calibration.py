@@ -88,8 +88,11 @@ class StreamParameters(_Frozen):
 
 
 class L2Parameters(_Frozen):
-    """When a kernel finds its data in L2: traffic up to ``resident_fraction`` of the capacity runs
-    at ``speedup`` times the HBM rate, fading to none at ``gone_fraction``."""
+    """When a kernel finds its data in L2.
+
+    Traffic up to ``resident_fraction`` of the capacity runs at ``speedup`` times the HBM rate,
+    fading to none at ``gone_fraction``.
+    """
 
     resident_fraction: PositiveFloat
     gone_fraction: PositiveFloat
@@ -100,7 +103,8 @@ class PowerParameters(_Frozen):
     """Board power: ``idle_w``, ``active_w`` while a kernel runs, and energy per operation and byte.
 
     What the SMs take holds at ``reference_clock_hz`` and scales with (clock / reference) **
-    ``exponent``; memory energy does not depend on the clock. The board holds its mean power at ``limit_fraction`` of the limit.
+    ``exponent``; memory energy does not depend on the clock. The board
+    holds its mean power at ``limit_fraction`` of the limit.
     """
 
     idle_w: NonNegativeFloat

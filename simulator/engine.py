@@ -144,8 +144,12 @@ def run(items: list[Work], clock_hz: float, gap_ps: int, steps: int = 2) -> Time
 
 
 def _issue(
-    env: simpy.Environment, stream: GpuStream, work: Work, durations: dict[int, int],
-    slices: list[Slice], timeline: Timeline,
+    env: simpy.Environment,
+    stream: GpuStream,
+    work: Work,
+    durations: dict[int, int],
+    slices: list[Slice],
+    timeline: Timeline,
 ) -> Process:
     """The host issues one operator: its time passes, then its kernels are queued."""
     begin = env.now

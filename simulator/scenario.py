@@ -68,7 +68,9 @@ class Scenario:
 
     @classmethod
     def from_mapping(
-        cls, data: Mapping[str, Any], where: str = "scenario",
+        cls,
+        data: Mapping[str, Any],
+        where: str = "scenario",
         overrides: Mapping[str, str] | None = None,
     ) -> Scenario:
         """A scenario from nested tables as in a scenario file."""
@@ -145,7 +147,9 @@ def _derive_accumulation(fields: dict[str, Any], plan: Mapping[str, Any], where:
             fields["global_batch"] = micro * dp
         return
     if batch % (micro * dp):
-        near = sorted({max(1, batch // (micro * dp)) * micro * dp, -(-batch // (micro * dp)) * micro * dp})
+        near = sorted(
+            {max(1, batch // (micro * dp)) * micro * dp, -(-batch // (micro * dp)) * micro * dp}
+        )
         raise InputError(
             f"global_batch must be a multiple of micro_batch x dp = {micro * dp}, nearest: "
             + " or ".join(map(str, near)), batch, f"{where}:workload.global_batch",
@@ -159,8 +163,12 @@ def _derive_accumulation(fields: dict[str, Any], plan: Mapping[str, Any], where:
 
 
 def _assemble(
-    data: SystemInput, workload: Workload, plan: Plan, stack: Stack,
-    gpu_overrides: Mapping[str, str], where: str,
+    data: SystemInput,
+    workload: Workload,
+    plan: Plan,
+    stack: Stack,
+    gpu_overrides: Mapping[str, str],
+    where: str,
 ) -> Scenario:
     if data.system is not None:
         system = load_system(data.system)

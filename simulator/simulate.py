@@ -53,8 +53,15 @@ def simulate(scenario: Scenario) -> StepResult:
 
 
 def _summarise(
-    scenario: Scenario, program: Program, machine: Machine, power: PowerModel, clock_hz: float,
-    timeline: Timeline, memory: MemoryProfile, launches: list[Launch], engine: EngineStatistics,
+    scenario: Scenario,
+    program: Program,
+    machine: Machine,
+    power: PowerModel,
+    clock_hz: float,
+    timeline: Timeline,
+    memory: MemoryProfile,
+    launches: list[Launch],
+    engine: EngineStatistics,
 ) -> StepResult:
     step_s = timeline.duration_ps / PICOSECONDS
     parts = breakdown(timeline, round(machine.calibration.host.gap_s * PICOSECONDS))
@@ -96,8 +103,9 @@ def _peak(machine: Machine, scenario: Scenario) -> float:
     peaks = machine.gpu.tensor_flops_per_s
     found = peaks.get(dtype) or peaks.get("fp16")
     if not found:
-        raise ValueError(f"precision must be one of {sorted(peaks)} on {machine.gpu.id} "
-                         f"(got {dtype!r})")
+        raise ValueError(
+            f"precision must be one of {sorted(peaks)} on {machine.gpu.id} (got {dtype!r})"
+        )
     return float(found)
 
 

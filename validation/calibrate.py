@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 
 from archs.calibration import (
-    AttentionParameters, Calibration, ConvolutionParameters, GemmParameters, HostParameters,
-    L2Parameters, PowerParameters, Residual, Source, StreamParameters,
+    AttentionParameters,
+    Calibration,
+    ConvolutionParameters,
+    GemmParameters,
+    HostParameters,
+    L2Parameters,
+    PowerParameters,
+    Residual,
+    Source,
+    StreamParameters,
 )
 from archs.errors import InputError
 from archs.gpu import Gpu
@@ -225,8 +233,10 @@ def _provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _software(p: dict[str, Any]) -> str:
-    return f"torch {p.get('torch')}, CUDA {p.get('cuda')}, cuDNN {p.get('cudnn')}, " \
-           f"{p.get('nvidia_smi')}"
+    return (
+        f"torch {p.get('torch')}, CUDA {p.get('cuda')}, cuDNN {p.get('cudnn')}, "
+        f"{p.get('nvidia_smi')}"
+    )
 
 
 def _draft(gpu: Gpu) -> Calibration:
@@ -245,7 +255,7 @@ def _draft(gpu: Gpu) -> Calibration:
             tiles=tensor.TILES, precision_efficiency={"bf16": 1.0},
         ),
         attention={"forward": attention, "backward": attention},
-        convolution={d: convolution for d in ("fprop", "dgrad", "wgrad")},
+        convolution=dict.fromkeys(("fprop", "dgrad", "wgrad"), convolution),
         l2=L2Parameters(resident_fraction=0.5, gone_fraction=1.5, speedup=2.0),
         streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
         power=PowerParameters(

@@ -184,7 +184,9 @@ class _Compiled:
         return self.tape.new(gradient.shape, self.dtype)
 
     def _linear_backward(
-        self, grads: dict[int, Tensor], pairs: tuple[tuple[Tensor, Tensor | None], ...],
+        self,
+        grads: dict[int, Tensor],
+        pairs: tuple[tuple[Tensor, Tensor | None], ...],
         dys: list[Tensor],
     ) -> list[Tensor]:
         d_inputs = []
@@ -265,7 +267,11 @@ def elementwise_cast(gradient: Tensor, parameter: Tensor) -> Stream:
 
 
 def compiled_block(
-    tape: Tape, model: TransformerModel, p: BlockParameters, x: Tensor, recomputing: bool,
+    tape: Tape,
+    model: TransformerModel,
+    p: BlockParameters,
+    x: Tensor,
+    recomputing: bool,
     fused_edges: bool = False,
 ) -> Tensor:
     """One compiled block; ``fused_edges`` when the whole model is one graph (scope ``full``)."""

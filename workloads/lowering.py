@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import optimizer, resnet, transformer
@@ -13,14 +12,11 @@ from .plan import Plan, Stack, Workload
 from .program import Placement, Program, Role, Segment
 from .tape import Tape, Tensor, rounded
 
-Forward = Callable[[Tensor], Tensor]
-
 
 @dataclass
 class Step:
-    """What a step is made of while it is lowered: segments of one micro-batch and the update."""
+    """The segments of one micro-batch, in the order in which they run."""
 
-    tape: Tape
     forward: list[Segment] = field(default_factory=list)
     backward: list[Segment] = field(default_factory=list)
 
@@ -42,19 +38,17 @@ def _lower_transformer(
     workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
 ) -> Program:
     seq = workload.seq_len or 1
-    first = _micro_batch(workload, model, plan, stack, accumulate=False)
+    first = _Walk(workload, model, plan, stack, accumulate=False).run()
     later = first
     if workload.grad_accum > 1:
-        later = _micro_batch(workload, model, plan, stack, accumulate=True)
+        later = _Walk(workload, model, plan, stack, accumulate=True).run()
     placements: list[Placement] = []
     for step in range(workload.grad_accum):
         label = f"micro_batch{step}." if workload.grad_accum > 1 else ""
         placements += _unrolled(first if step == 0 else later, model.layers, label)
     placements.append(Placement(_update(model, seq, stack), "optimizer"))
     tokens = workload.micro_batch * workload.grad_accum * seq
-    forward_flops = tokens * (
-        model.matmul_flops_per_token() + model.attention_flops_per_token(seq)
-    )
+    forward_flops = tokens * (model.matmul_flops_per_token() + model.attention_flops_per_token(seq))
     recompute = forward_flops if plan.recompute == "full" else 0.0
     resident = _resident(model, seq, stack, tokens_per_batch=workload.micro_batch * seq)
     role = Role("rank", 1, tuple(placements), resident)
@@ -78,68 +72,87 @@ def _unrolled(step: Step, layers: int, label: str) -> list[Placement]:
     ]
 
 
-def _micro_batch(
-    workload: Workload, model: TransformerModel, plan: Plan, stack: Stack, accumulate: bool
-) -> Step:
-    """Walk embedding, one block and the head forward, then backward; a block stands for all."""
-    seq = workload.seq_len or 1
-    tape = Tape(accumulate=accumulate)
-    step = Step(tape)
-    outer = transformer.outer_parameters(tape, model, stack.param_dtype, seq)
-    parameters = transformer.block_parameters(tape, model, stack.param_dtype)
-    run_block = _block_function(tape, model, stack, parameters)
+class _Walk:
+    """One micro-batch on the tape: embedding, one block for all, head; forward, then backward."""
 
-    tape.autocast = stack.autocast_dtype
-    with tape.segment("embedding", step.forward):
-        x = transformer.embed(tape, outer, workload.micro_batch, seq)
-    embed_out = x
-    start, block_leaf = tape.boundary(x)
-    del x
-    recompute = plan.recompute == "full"
-    with tape.segment("block", step.forward), tape.mode(grad=not recompute):
-        y = run_block(start, False)
-    checkpoint = [start.detached()] if recompute else []
-    tape.casts.clear()
-    head_start, head_leaf = tape.boundary(y)
-    embed_out, block_out = _history(embed_out), _history(y)
-    del start, y
-    with tape.segment("head", step.forward):
-        loss = transformer.head(tape, model, outer, head_start)
-        del head_start
-    tape.casts.clear()
+    def __init__(
+        self,
+        workload: Workload,
+        model: TransformerModel,
+        plan: Plan,
+        stack: Stack,
+        accumulate: bool,
+    ) -> None:
+        self.workload, self.model, self.stack = workload, model, stack
+        self.seq = workload.seq_len or 1
+        self.recompute = plan.recompute == "full"
+        self.tape = Tape(accumulate=accumulate)
+        self.step = Step()
+        dtype = stack.param_dtype
+        self.outer = transformer.outer_parameters(self.tape, model, dtype, self.seq)
+        self.parameters = transformer.block_parameters(self.tape, model, dtype)
 
-    tape.phase, tape.autocast = "backward", None
-    with tape.segment("head", step.backward):
-        _loss_backward(tape, loss)
-        del loss
-    with tape.segment("block", step.backward):
-        gradient, head_leaf.grad = head_leaf.grad, None
-        assert gradient is not None
-        if recompute:
-            start, block_leaf = tape.boundary(checkpoint.pop())
-            tape.autocast = stack.autocast_dtype
-            with tape.mode(phase="forward"):
-                block_out = run_block(start, True)
-            tape.casts.clear()
-            tape.autocast = None
-            del start
-        tape.backward(block_out, gradient)
-        del gradient
-    with tape.segment("embedding", step.backward):
-        gradient, block_leaf.grad = block_leaf.grad, None
-        assert gradient is not None
-        tape.backward(embed_out, gradient)
-        del gradient
-    return step
+    def run(self) -> Step:
+        """Walk the whole micro-batch once."""
+        self._forward()
+        self.tape.phase = "backward"
+        with self.tape.segment("head", self.step.backward):
+            _loss_backward(self.tape, self.losses.pop())
+        with self.tape.segment("block", self.step.backward):
+            self._block_backward()
+        with self.tape.segment("embedding", self.step.backward):
+            self.tape.backward(self.embed_out, taken_gradient(self.block_leaf))
+        return self.step
+
+    def _forward(self) -> None:
+        tape, step = self.tape, self.step
+        tape.autocast = self.stack.autocast_dtype
+        with tape.segment("embedding", step.forward):
+            x = transformer.embed(tape, self.outer, self.workload.micro_batch, self.seq)
+        self.embed_out = _history(x)
+        start, self.block_leaf = tape.boundary(x)
+        del x
+        with tape.segment("block", step.forward), tape.mode(grad=not self.recompute):
+            y = self._block(start, recomputing=False)
+        self.checkpoints = [start.detached()] if self.recompute else []
+        del start
+        self.block_out = _history(y)
+        head_start, self.head_leaf = tape.boundary(y)
+        del y
+        tape.casts.clear()
+        with tape.segment("head", step.forward):
+            self.losses = [transformer.head(tape, self.model, self.outer, head_start)]
+            del head_start
+        tape.casts.clear()
+        tape.autocast = None
+
+    def _block(self, x: Tensor, recomputing: bool) -> Tensor:
+        if self.stack.execution == "eager":
+            return transformer.block(self.tape, self.model, self.parameters, x, recomputing)
+        full = self.stack.compile_scope == "full"
+        return compiled_block(self.tape, self.model, self.parameters, x, recomputing, full)
+
+    def _block_backward(self) -> None:
+        if self.recompute:
+            self._recompute_block()
+        self.tape.backward(self.block_out, taken_gradient(self.head_leaf))
+
+    def _recompute_block(self) -> None:
+        """Run the block's forward again from its saved input, now with history."""
+        start, self.block_leaf = self.tape.boundary(self.checkpoints.pop())
+        self.tape.autocast = self.stack.autocast_dtype
+        with self.tape.mode(phase="forward"):
+            self.block_out = _history(self._block(start, recomputing=True))
+        self.tape.casts.clear()
+        self.tape.autocast = None
 
 
-def _block_function(
-    tape: Tape, model: TransformerModel, stack: Stack, p: transformer.BlockParameters
-) -> Callable[[Tensor, bool], Tensor]:
-    if stack.execution == "compile":
-        full = stack.compile_scope == "full"
-        return lambda x, recomputing: compiled_block(tape, model, p, x, recomputing, full)
-    return lambda x, recomputing: transformer.block(tape, model, p, x, recomputing)
+def taken_gradient(leaf: Tensor) -> Tensor:
+    """The gradient that reached a segment's boundary, handed over: the leaf keeps none."""
+    gradient, leaf.grad = leaf.grad, None
+    if gradient is None:
+        raise ValueError("a segment's boundary must receive a gradient (got none)")
+    return gradient
 
 
 def _history(output: Tensor) -> Tensor:

@@ -97,8 +97,8 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
     return tape.record(out, [x], lambda dy: [dy])
 
 
-def add_gradients(tape: Tape, held: Tensor, other: Tensor) -> Tensor:
-    """Sum of two gradients of one tensor, in place when autograd may overwrite the first."""
+def add_gradients(tape: Tape, held: Tensor) -> Tensor:
+    """Sum of a held gradient and a second one, in place when autograd may overwrite the first."""
     reads = 2 * dtype_bytes(held.dtype)
     writes = dtype_bytes(held.dtype)
     kind = f"add_{width(held.dtype)}"
@@ -140,7 +140,7 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     inputs = [x, w] if b is None else [x, w, b]
     x_grad, x_shape, w_shape = x.requires_grad, x.shape, weight.shape
 
-    def input_gradient(dy: Tensor) -> Tensor | None:
+    def input_gradient() -> Tensor | None:
         if not x_grad:
             return None
         dx = tape.new(x_shape, dtype)
@@ -148,7 +148,7 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         tape.emit("mm", [Gemm(rows, k, n, dtype, "nn")], host="mm")
         return dx
 
-    def weight_gradient(dy: Tensor) -> Tensor:
+    def weight_gradient() -> Tensor:
         dw = tape.new(w_shape, dtype)
         tape.emit("mm", [Gemm(n, k, rows, dtype, "tn")], host="mm")
         return dw
@@ -156,9 +156,9 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     def backward(dy: Tensor) -> list[Tensor | None]:
         dy = contiguous(tape, dy)
         if b is None:
-            dw = weight_gradient(dy)
-            return [input_gradient(dy), dw]
-        dx, dw = input_gradient(dy), weight_gradient(dy)
+            dw = weight_gradient()
+            return [input_gradient(), dw]
+        dx, dw = input_gradient(), weight_gradient()
         db = tape.new((n,), dtype)
         column = Stream(f"column_sum_{width(dtype)}", rows, n, dy.size, db.size)
         tape.emit("sum", [MEMSET, column], host="sum")
@@ -344,9 +344,7 @@ def heads_last(tape: Tape, x: Tensor) -> Tensor:
     return contiguous(tape, _transposed(tape, x, (batch, seq, heads * dim), x.shape))
 
 
-def _transposed(
-    tape: Tape, x: Tensor, shape: tuple[int, ...], back: tuple[int, ...]
-) -> Tensor:
+def _transposed(tape: Tape, x: Tensor, shape: tuple[int, ...], back: tuple[int, ...]) -> Tensor:
     out = Tensor(shape, x.dtype, x.storage, strided=not x.strided, view=True)
     return tape.record(out, [x], lambda dy: [dy.viewed(*back, strided=not dy.strided)])
 

@@ -36,7 +36,11 @@ def launches(sizes: Sequence[int], depth: int, max_tensors: int | None = None) -
 
 
 def multi_tensor(
-    kind: str, sizes: Sequence[int], depth: int, reads: int, writes: int,
+    kind: str,
+    sizes: Sequence[int],
+    depth: int,
+    reads: int,
+    writes: int,
     max_tensors: int | None = None,
 ) -> list[Kernel]:
     """Kernels of one foreach operator; ``reads`` and ``writes`` are bytes per element."""
@@ -51,7 +55,12 @@ def clip_gradients(tape: Tape, parameters: Sequence[Tensor]) -> None:
     size, suffix = dtype_bytes(dtype), width(dtype)
     zero = elementwise("fill_float", len(sizes) * 16, 0, 4)
     norm = multi_tensor(f"foreach_norm_{suffix}", sizes, 1, size, 0)
-    tape.emit("foreach_norm", [zero, *norm, Stream("scalar", len(sizes), 1, 0, 0)], host="foreach", units=len(sizes))
+    tape.emit(
+        "foreach_norm",
+        [zero, *norm, Stream("scalar", len(sizes), 1, 0, 0)],
+        host="foreach",
+        units=len(sizes),
+    )
     stack: list[Kernel] = [Stream("scalar", 1, 1, 0, 0)] * (1 + len(sizes) // 128)
     tape.emit("stack", stack, host="cat")
     tape.emit("linalg_vector_norm", [Stream("scalar", 1, 1, 0, 0)])
@@ -90,4 +99,6 @@ def sgd_momentum(tape: Tape, parameters: Sequence[Tensor]) -> None:
         ("foreach_add_", f"foreach_add_{suffix}", 2, 2 * size),
         ("foreach_add_", f"foreach_add_{suffix}", 2, 2 * size),
     ):
-        tape.emit(name, multi_tensor(kind, sizes, depth, reads, size), host="foreach", units=len(sizes))
+        tape.emit(
+            name, multi_tensor(kind, sizes, depth, reads, size), host="foreach", units=len(sizes)
+        )

@@ -30,7 +30,12 @@ class Network:
         return tensor
 
     def conv_norm(
-        self, x: Tensor, cout: int, kernel: int, stride: int, relu: bool = True,
+        self,
+        x: Tensor,
+        cout: int,
+        kernel: int,
+        stride: int,
+        relu: bool = True,
         residual: Tensor | None = None,
     ) -> Tensor:
         """Convolution, batch norm, and what follows it: residual addition, ReLU."""

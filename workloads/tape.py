@@ -97,6 +97,14 @@ class Node:
     backward: Backward | None
     gradient: Tensor | None = None
 
+    def released(self) -> tuple[Backward, Tensor, list[tuple[Node | None, Tensor | None]]]:
+        """The function, its gradient and its edges, handed over: the node keeps nothing alive."""
+        if self.backward is None or self.gradient is None:
+            raise ValueError("a backward node must hold a gradient and run once (got neither)")
+        found = self.backward, self.gradient, self.inputs
+        self.backward, self.gradient, self.inputs = None, None, []
+        return found
+
 
 @dataclass
 class Tape:
@@ -128,7 +136,7 @@ class Tape:
         return Tensor(shape, dtype, Storage(self, product(shape) * dtype_bytes(dtype), category))
 
     def boundary(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut the graph at ``x``: the new start of a segment, and the leaf its gradient lands in."""
+        """Cut the graph at ``x``: a segment's new start, and the leaf its gradient lands in."""
         leaf = Tensor(x.shape, x.dtype, None, requires_grad=True, leaf=True, boundary=True)
         start = x.detached()
         self.counter += 1
@@ -204,9 +212,7 @@ class Tape:
             self._run(node, ready)
 
     def _run(self, node: Node, ready: list[tuple[int, Node]]) -> None:
-        assert node.backward is not None and node.gradient is not None
-        backward, gradient = node.backward, node.gradient
-        edges, node.backward, node.gradient, node.inputs = node.inputs, None, None, []
+        backward, gradient, edges = node.released()
         results = list(backward(gradient))
         del backward, gradient
         for index, (target, leaf) in enumerate(edges):
@@ -221,15 +227,15 @@ class Tape:
                     heapq.heappush(ready, (-target.order, target))
                 else:
                     held, target.gradient = target.gradient, None
-                    target.gradient = self._sum(held, result)
+                    target.gradient = self._sum(held)
                     del held
             del result
 
-    def _sum(self, held: Tensor, other: Tensor) -> Tensor:
-        """Add two gradients that meet: in place unless the first is a view or still shared."""
+    def _sum(self, held: Tensor) -> Tensor:
+        """Add a second gradient to one that waits: in place unless it is a view or shared."""
         from .ops import add_gradients
 
-        return add_gradients(self, held, other)
+        return add_gradients(self, held)
 
     def _accumulate_leaf(self, leaf: Tensor, gradient: Tensor) -> None:
         from .ops import accumulate_gradient

@@ -70,8 +70,8 @@ def gemm_launches(machine: Machine, kernel: Gemm) -> tuple[Launch, ...]:
 
     best = min(tilings(p, kernel, machine.sms, rate), key=seconds)
     power = machine.calibration.power
-    core_j = machine.energy_scale * kernel.flops * power.flop_j.get(
-        kernel.dtype, power.flop_j["bf16"]
+    core_j = (
+        machine.energy_scale * kernel.flops * power.flop_j.get(kernel.dtype, power.flop_j["bf16"])
     )
     main = Launch(
         kernel.label, "gemm", p.floor_s, best.cycles, memory_s, core_j,

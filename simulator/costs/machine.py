@@ -48,8 +48,9 @@ class Machine:
         peaks = self.gpu.tensor_flops_per_s
         rate = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
         if not rate:
-            raise ValueError(f"precision must be one of {sorted(peaks)} on {self.gpu.id}"
-                             f" (got {dtype!r})")
+            raise ValueError(
+                f"precision must be one of {sorted(peaks)} on {self.gpu.id} (got {dtype!r})"
+            )
         clock = self.gpu.tensor_peak_clock_hz or self.gpu.boost_clock_hz
         return float(rate / (self.sms * clock))
 

@@ -32,8 +32,9 @@ def stream_launch(machine: Machine, kernel: Stream) -> Launch:
     """
     streams = machine.calibration.streams
     if kernel.kind not in streams:
-        raise ValueError(f"kernel kind must be calibrated, one of {sorted(streams)} "
-                         f"(got {kernel.kind!r})")
+        raise ValueError(
+            f"kernel kind must be calibrated, one of {sorted(streams)} (got {kernel.kind!r})"
+        )
     p = streams[kernel.kind]
     work_s = (p.element_s * kernel.elements + p.row_s * kernel.rows) / machine.sms
     memory_s = max(traffic_s(machine, p, kernel.hbm_bytes), work_s)

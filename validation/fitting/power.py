@@ -67,7 +67,9 @@ def work_of(row: Mapping[str, Any]) -> dict[str, float]:
         pairs = pair_count(kernel)
         return {"flops": kernel.flops, "bytes": kernel.hbm_bytes, f"pairs_{direction}": pairs}
     if op == "conv2d":
-        conv = Convolution(256, row["cin"], row["cout"], row["kernel"], 1, row["hw"], "fp16", "fprop")
+        conv = Convolution(
+            256, row["cin"], row["cout"], row["kernel"], 1, row["hw"], "fp16", "fprop"
+        )
         return {"flops": conv.flops, "bytes": conv.hbm_bytes}
     if op == "scale":
         return {"bytes": 4.0 * row["elements"]}
@@ -134,7 +136,10 @@ def _loops(rows: list[dict[str, Any]]) -> _Loops:
     names += [f"elements_{k}" for k in kinds]
     seconds = [r["seconds"] for r in chosen]
     amounts = np.array(
-        [[w.get(n, s if n == "active" else 0.0) for n in names] for w, s in zip(work, seconds, strict=True)]
+        [
+            [w.get(n, s if n == "active" else 0.0) for n in names]
+            for w, s in zip(work, seconds, strict=True)
+        ]
     )
     return _Loops(
         names=names,
@@ -163,12 +168,12 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
         core = (loops.clock_hz / reference_hz) ** x[count] * (loops.rate[:, 1:] @ energy[1:])
         factors = x[count + 1 :].reshape(2, others)
         memory_factor, core_factor = (np.concatenate([[1.0], f])[loops.board] for f in factors)
-        return np.asarray(
-            idle + memory_factor * loops.rate[:, 0] * energy[0] + core_factor * core
-        )
+        return np.asarray(idle + memory_factor * loops.rate[:, 0] * energy[0] + core_factor * core)
 
     start = np.concatenate([np.full(count, 0.8), [0.5], np.ones(2 * others)])
-    solution = least_squares(lambda x: predict(x) / loops.power_w - 1.0, start, bounds=(0.0, 20.0)).x
+    solution = least_squares(
+        lambda x: predict(x) / loops.power_w - 1.0, start, bounds=(0.0, 20.0)
+    ).x
     energy = dict(zip(loops.names, solution[:count] * loops.scale, strict=True))
     limited = loops.power_w[loops.clock_hz < 1.95e9]
     parameters = PowerParameters(
@@ -183,7 +188,9 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
         limit_fraction=round(float(np.median(limited)) / limit_w, 4),
         min_clock_hz=3.45e8,
     )
-    element_j = {n.removeprefix("elements_"): float(v) for n, v in energy.items() if "elements_" in n}
+    element_j = {
+        n.removeprefix("elements_"): float(v) for n, v in energy.items() if "elements_" in n
+    }
     memory, core = (np.concatenate([[1.0], f]) for f in solution[count + 1 :].reshape(2, others))
     boards = {b: (float(memory[i]), float(core[i])) for i, b in enumerate(loops.boards)}
     return PowerFit(parameters, element_j, boards, predict(solution) / loops.power_w - 1.0)

@@ -81,15 +81,20 @@ def fit_l2(machine: Machine, samples: list[Sample]) -> L2Parameters:
     measured = np.array([s.seconds for s in samples])
 
     def model(x: Vector) -> Vector:
-        l2 = L2Parameters(resident_fraction=float(x[0]), gone_fraction=float(x[0] + x[1]),
-                          speedup=float(x[2]))
-        trial = Machine(
-            machine.gpu, machine.calibration.model_copy(update={"l2": l2}), machine.own
+        l2 = L2Parameters(
+            resident_fraction=float(x[0]), gone_fraction=float(x[0] + x[1]), speedup=float(x[2])
         )
+        trial = Machine(machine.gpu, machine.calibration.model_copy(update={"l2": l2}), machine.own)
         p = StreamParameters(floor_s=float(x[3]), hbm_fraction=float(x[4]))
         return predict(trial, p, samples)
 
-    x = fit_log(model, measured, [0.5, 1.0, 2.0, 8e-7, 0.9], [0.1, 0.1, 1.0, 4e-7, 0.5],
-                [2.0, 4.0, 5.0, 2e-6, 1.0])
-    return L2Parameters(resident_fraction=float(x[0]), gone_fraction=float(x[0] + x[1]),
-                        speedup=float(x[2]))
+    x = fit_log(
+        model,
+        measured,
+        [0.5, 1.0, 2.0, 8e-7, 0.9],
+        [0.1, 0.1, 1.0, 4e-7, 0.5],
+        [2.0, 4.0, 5.0, 2e-6, 1.0],
+    )
+    return L2Parameters(
+        resident_fraction=float(x[0]), gone_fraction=float(x[0] + x[1]), speedup=float(x[2])
+    )

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from archs.calibration import (
-    AttentionParameters, ConvolutionParameters, GemmParameters,
+    AttentionParameters,
+    ConvolutionParameters,
+    GemmParameters,
 )
 from simulator.costs.coster import Coster
 from simulator.costs.launch import Launch
@@ -67,8 +69,12 @@ def scale_filler(machine: Machine, seconds: float) -> Launch:
 
 
 def _fit(
-    machine: Machine, samples: list[Sample],
-    update: Callable[[Vector], dict[str, Any]], start: list[float], lower: list[float], upper: list[float],
+    machine: Machine,
+    samples: list[Sample],
+    update: Callable[[Vector], dict[str, Any]],
+    start: list[float],
+    lower: list[float],
+    upper: list[float],
 ) -> dict[str, Any]:
     measured = np.array([s.seconds for s in samples])
 
@@ -112,9 +118,7 @@ def fit_precision(machine: Machine, samples: list[Sample], event_overhead_s: flo
     return float(fit_log(model, measured, [1.0], [0.2], [1.3])[0])
 
 
-def fit_attention(
-    machine: Machine, samples: list[Sample], direction: str
-) -> AttentionParameters:
+def fit_attention(machine: Machine, samples: list[Sample], direction: str) -> AttentionParameters:
     """Parameters of fused attention in one direction."""
 
     def update(x: Vector) -> dict[str, Any]:
@@ -157,4 +161,3 @@ def own_samples(samples: list[Sample], kind: type, **fields: Any) -> list[Sample
         if isinstance(s.kernel, kind)
         and all(getattr(s.kernel, name) == value for name, value in fields.items())
     ]  # fmt: skip
-

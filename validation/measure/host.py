@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
 from timing import DEVICE
 
 CHAIN = 100
@@ -27,7 +26,9 @@ def chain_steps() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
 
     def attention(x: torch.Tensor) -> torch.Tensor:
         q = x.view(8, 4, 1, 64).transpose(1, 2)
-        return F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).view(8, 4, 64)
+        return (
+            F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).view(8, 4, 64)
+        )
 
     def rotary(x: torch.Tensor) -> torch.Tensor:
         left, right = x.float().chunk(2, dim=-1)
@@ -50,7 +51,9 @@ def chain_steps() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
         "attention": attention,
         "rotary": rotary,
         "cast_there_and_back": lambda x: x.float().to(HALF),
-        "transpose_contiguous": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1).contiguous(),
+        "transpose_contiguous": lambda x: (
+            x.transpose(0, 1).contiguous().transpose(0, 1).contiguous()
+        ),
     }
 
 
@@ -76,8 +79,12 @@ def measure_chains() -> Iterator[dict[str, Any]]:
             if index > 2:
                 forward.append((middle - begin) / CHAIN)
                 backward.append((end - again) / CHAIN)
-        yield {"kind": "host_chain", "op": name, "forward_s": statistics.median(forward),
-               "backward_s": statistics.median(backward)}
+        yield {
+            "kind": "host_chain",
+            "op": name,
+            "forward_s": statistics.median(forward),
+            "backward_s": statistics.median(backward),
+        }
 
 
 def measure_vision_chains() -> Iterator[dict[str, Any]]:
@@ -85,13 +92,19 @@ def measure_vision_chains() -> Iterator[dict[str, Any]]:
     for dtype in (torch.bfloat16, torch.float16):
         conv = torch.nn.Conv2d(64, 64, 1, bias=False).to(DEVICE, memory_format=torch.channels_last)
         norm = torch.nn.BatchNorm2d(64).to(DEVICE)
-        for name, link in (("conv2d", lambda x, c=conv: c(x)), ("batch_norm", lambda x, n=norm: n(x)),
-                           ("relu_", lambda x: F.relu(x * 1.0, inplace=True)),
-                           ("mul", lambda x: x * 1.0)):
+        for name, link in (
+            ("conv2d", lambda x, c=conv: c(x)),
+            ("batch_norm", lambda x, n=norm: n(x)),
+            ("relu_", lambda x: F.relu(x * 1.0, inplace=True)),
+            ("mul", lambda x: x * 1.0),
+        ):
             forward, backward = [], []
             for index in range(12):
-                x = torch.randn(2, 64, 8, 8, device=DEVICE, dtype=dtype).to(
-                    memory_format=torch.channels_last).requires_grad_()
+                x = (
+                    torch.randn(2, 64, 8, 8, device=DEVICE, dtype=dtype)
+                    .to(memory_format=torch.channels_last)
+                    .requires_grad_()
+                )
                 torch.cuda.synchronize()
                 begin = time.perf_counter()
                 y = x
@@ -108,9 +121,13 @@ def measure_vision_chains() -> Iterator[dict[str, Any]]:
                 if index > 2:
                     forward.append((middle - begin) / CHAIN)
                     backward.append((end - again) / CHAIN)
-            yield {"kind": "host_chain", "op": name, "dtype": str(dtype)[6:],
-                   "forward_s": statistics.median(forward),
-                   "backward_s": statistics.median(backward)}
+            yield {
+                "kind": "host_chain",
+                "op": name,
+                "dtype": str(dtype)[6:],
+                "forward_s": statistics.median(forward),
+                "backward_s": statistics.median(backward),
+            }
 
 
 def measure_optimizer() -> Iterator[dict[str, Any]]:
@@ -123,7 +140,8 @@ def measure_optimizer() -> Iterator[dict[str, Any]]:
         sgd = torch.optim.SGD(params, lr=1e-9, momentum=0.9)
         for name, run in (
             ("clip", lambda p=params: torch.nn.utils.clip_grad_norm_(p, 1.0, foreach=True)),
-            ("adamw_fused", adam.step), ("sgd_momentum", sgd.step),
+            ("adamw_fused", adam.step),
+            ("sgd_momentum", sgd.step),
         ):
             for _ in range(5):
                 run()
@@ -134,8 +152,12 @@ def measure_optimizer() -> Iterator[dict[str, Any]]:
                 run()
                 times.append(time.perf_counter() - begin)
                 torch.cuda.synchronize()
-            yield {"kind": "host_step", "op": name, "tensors": tensors,
-                   "seconds": statistics.median(times)}
+            yield {
+                "kind": "host_step",
+                "op": name,
+                "tensors": tensors,
+                "seconds": statistics.median(times),
+            }
 
 
 def measure_compiled() -> Iterator[dict[str, Any]]:
@@ -177,9 +199,14 @@ def measure_compiled() -> Iterator[dict[str, Any]]:
             torch.cuda.synchronize()
         events = session.profiler.kineto_results.events()
         counts.append(sum("CUDA" in str(e.device_type()) and e.duration_ns() > 0 for e in events))
-    yield {"kind": "host_compiled", "op": "block", "forward_s": statistics.median(forward),
-           "backward_s": statistics.median(backward), "forward_kernels": counts[0],
-           "backward_kernels": counts[1] - counts[0] - 1}
+    yield {
+        "kind": "host_compiled",
+        "op": "block",
+        "forward_s": statistics.median(forward),
+        "backward_s": statistics.median(backward),
+        "forward_kernels": counts[0],
+        "backward_kernels": counts[1] - counts[0] - 1,
+    }
 
 
 def measure_launch() -> Iterator[dict[str, Any]]:

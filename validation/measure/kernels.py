@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import dense
 import host
 import memory
 import power
+import torch
 from timing import Case, Pool, measure_cool, measure_loaded
 
 DENSE = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
 from timing import DEVICE, DTYPES, Case, Pool
 
 
 def elementwise_cases(pool: Pool, quick: bool) -> Iterator[Case]:
+    """Element-wise operators over seven octaves of size."""
     sizes = [1 << p for p in (14, 17, 20, 22, 23, 24, 25, 26, 27, 28)]
     for n in sizes[:: 5 if quick else 1]:
         for dtype in ("bf16", "fp32"):
@@ -31,12 +31,16 @@ def elementwise_cases(pool: Pool, quick: bool) -> Iterator[Case]:
                 "silu_backward": lambda a=a, b=b: torch.ops.aten.silu_backward(a, b),
                 "threshold_backward": lambda a=a, b=b: torch.ops.aten.threshold_backward(a, b, 0),
                 "cast": lambda a=a, o=other: a.to(o.dtype),
-                "add_mixed": lambda a=a, o=other: torch.add(o, a) if a.dtype == torch.bfloat16
-                else torch.add(a, o),
+                "add_mixed": lambda a=a, o=other: (
+                    torch.add(o, a) if a.dtype == torch.bfloat16 else torch.add(a, o)
+                ),
             }
             for op, run in ops.items():
-                yield ({"kind": "elementwise", "op": op, "dtype": dtype, "elements": n}, run,
-                       lambda a=a: a.mul_(1.0))
+                yield (
+                    {"kind": "elementwise", "op": op, "dtype": dtype, "elements": n},
+                    run,
+                    lambda a=a: a.mul_(1.0),
+                )
         if n >= 1 << 20:
             yield from strided_cases(pool, n)
 
@@ -62,13 +66,20 @@ def strided_cases(pool: Pool, n: int) -> Iterator[Case]:
             "cat_last": (total, lambda a=half, b=other: torch.cat((a, b), dim=-1)),
         }
         for op, (elements, run) in ops.items():
-            yield ({"kind": "strided", "op": op, "elements": elements, "dim": dim}, run,
-                   lambda f=f: f.mul_(1.0))
+            yield (
+                {"kind": "strided", "op": op, "elements": elements, "dim": dim},
+                run,
+                lambda f=f: f.mul_(1.0),
+            )
 
 
 def row_cases(pool: Pool, quick: bool) -> Iterator[Case]:
-    shapes = [(r, c) for c in (768, 1024, 1600, 2048, 3072, 4096, 8192)
-              for r in (1024, 2048, 4096, 8192, 16384, 32768)]
+    """Normalisations and column sums over rows."""
+    shapes = [
+        (r, c)
+        for c in (768, 1024, 1600, 2048, 3072, 4096, 8192)
+        for r in (1024, 2048, 4096, 8192, 16384, 32768)
+    ]
     for rows, cols in shapes[:: 9 if quick else 1]:
         for dtype in ("bf16", "fp32"):
             t = DTYPES[dtype]
@@ -83,15 +94,22 @@ def row_cases(pool: Pool, quick: bool) -> Iterator[Case]:
             ):
                 yield {**case, "op": op}, run, lambda x=x: x.detach().mul_(1.0)
                 y = run()
-                yield ({**case, "op": op + "_backward"},
-                       lambda y=y, x=x, p=params, dy=dy: torch.autograd.grad(
-                           y, (x, *p), dy, retain_graph=True),
-                       lambda dy=dy: dy.mul_(1.0))
-            yield ({**case, "op": "column_sum"}, lambda dy=dy: dy.sum(0),
-                   lambda dy=dy: dy.mul_(1.0))
+                yield (
+                    {**case, "op": op + "_backward"},
+                    lambda y=y, x=x, p=params, dy=dy: torch.autograd.grad(
+                        y, (x, *p), dy, retain_graph=True
+                    ),
+                    lambda dy=dy: dy.mul_(1.0),
+                )
+            yield (
+                {**case, "op": "column_sum"},
+                lambda dy=dy: dy.sum(0),
+                lambda dy=dy: dy.mul_(1.0),
+            )
 
 
 def loss_cases(pool: Pool, quick: bool) -> Iterator[Case]:
+    """Cross entropy and embedding."""
     shapes = [(r, v) for v in (32000, 50304, 128256) for r in (1024, 2048, 4096, 8192, 16384)]
     for rows, vocab in shapes[:: 6 if quick else 1]:
         logits = pool.take((rows, vocab), torch.float32)
@@ -100,59 +118,137 @@ def loss_cases(pool: Pool, quick: bool) -> Iterator[Case]:
         logp = torch.log_softmax(logits, -1)
         one = torch.ones((), device=DEVICE)
         weight = torch.tensor(float(rows), device=DEVICE)
-        yield ({**case, "op": "log_softmax"}, lambda x=logits: torch.log_softmax(x, -1),
-               lambda x=logits: x.mul_(1.0))
-        yield ({**case, "op": "log_softmax_backward"},
-               lambda x=logits, y=logp: torch.ops.aten._log_softmax_backward_data(
-                   x, y, -1, torch.float32), lambda x=logits: x.mul_(1.0))
-        yield ({**case, "op": "nll"},
-               lambda y=logp, t=target: torch.ops.aten.nll_loss_forward(y, t, None, 1, -100),
-               lambda x=logits: None)
-        yield ({**case, "op": "nll_backward"},
-               lambda y=logp, t=target, o=one, w=weight: torch.ops.aten.nll_loss_backward(
-                   o, y, t, None, 1, -100, w), lambda x=logits: None)
+        yield (
+            {**case, "op": "log_softmax"},
+            lambda x=logits: torch.log_softmax(x, -1),
+            lambda x=logits: x.mul_(1.0),
+        )
+        yield (
+            {**case, "op": "log_softmax_backward"},
+            lambda x=logits, y=logp: torch.ops.aten._log_softmax_backward_data(
+                x, y, -1, torch.float32
+            ),
+            lambda x=logits: x.mul_(1.0),
+        )
+        yield (
+            {**case, "op": "nll"},
+            lambda y=logp, t=target: torch.ops.aten.nll_loss_forward(y, t, None, 1, -100),
+            lambda x=logits: None,
+        )
+        yield (
+            {**case, "op": "nll_backward"},
+            lambda y=logp, t=target, o=one, w=weight: torch.ops.aten.nll_loss_backward(
+                o, y, t, None, 1, -100, w
+            ),
+            lambda x=logits: None,
+        )
     for vocab, cols in ((50304, 768), (50304, 2048), (128256, 2048), (128256, 4096)):
         for rows in (1024, 4096, 8192, 16384, 32768):
             for dtype in ("bf16", "fp32"):
                 table = pool.take((vocab, cols), DTYPES[dtype])
                 index = torch.randint(0, vocab, (rows,), device=DEVICE)
                 grad = pool.take((rows, cols), DTYPES[dtype])
-                case = {"kind": "embedding", "dtype": dtype, "rows": rows, "cols": cols,
-                        "vocab": vocab}
-                yield ({**case, "op": "embedding"},
-                       lambda t=table, i=index: F.embedding(i, t), lambda: None)
-                yield ({**case, "op": "embedding_backward"},
-                       lambda g=grad, i=index, v=vocab: torch.ops.aten.embedding_dense_backward(
-                           g, i, v, -1, False), lambda: None)
+                case = {
+                    "kind": "embedding",
+                    "dtype": dtype,
+                    "rows": rows,
+                    "cols": cols,
+                    "vocab": vocab,
+                }
+                yield (
+                    {**case, "op": "embedding"},
+                    lambda t=table, i=index: F.embedding(i, t),
+                    lambda: None,
+                )
+                yield (
+                    {**case, "op": "embedding_backward"},
+                    lambda g=grad, i=index, v=vocab: torch.ops.aten.embedding_dense_backward(
+                        g, i, v, -1, False
+                    ),
+                    lambda: None,
+                )
 
 
 def optimizer_cases(pool: Pool, quick: bool) -> Iterator[Case]:
+    """Multi-tensor kernels of clipping and optimizers."""
     for dtype in ("bf16", "fp32"):
-        for tensors, each in ((64, 1 << 10), (64, 1 << 16), (32, 1 << 20), (8, 1 << 24), (24, 1 << 24)):
+        for tensors, each in (
+            (64, 1 << 10),
+            (64, 1 << 16),
+            (32, 1 << 20),
+            (8, 1 << 24),
+            (24, 1 << 24),
+        ):
             t = DTYPES[dtype]
-            params, grads, first = ([pool.take((each,), t) for _ in range(tensors)] for _ in range(3))
+            params, grads, first = (
+                [pool.take((each,), t) for _ in range(tensors)] for _ in range(3)
+            )
             second = [pool.take((each,), t).abs() for _ in range(tensors)]
             steps = [torch.ones((), device=DEVICE) for _ in range(tensors)]
             scale = torch.tensor(1.0, device=DEVICE, dtype=t)
-            case = {"kind": "optimizer", "dtype": dtype, "tensors": tensors,
-                    "elements": tensors * each}
-            yield ({**case, "op": "adamw_fused"},
-                   lambda p=params, g=grads, a=first, b=second, s=steps: torch._fused_adamw_(
-                       p, g, a, b, [], s, lr=1e-9, beta1=0.9, beta2=0.95, weight_decay=0.1,
-                       eps=1e-8, amsgrad=False, maximize=False), lambda: None)
-            yield ({**case, "op": "foreach_norm"}, lambda g=grads: torch._foreach_norm(g),
-                   lambda: None)
-            yield ({**case, "op": "foreach_mul"},
-                   lambda g=grads, s=scale: torch._foreach_mul_(g, s), lambda: None)
-            yield ({**case, "op": "foreach_mul_scalar"},
-                   lambda g=grads: torch._foreach_mul_(g, 1.0), lambda: None)
-            yield ({**case, "op": "foreach_add"},
-                   lambda g=grads, p=params: torch._foreach_add_(p, g, alpha=1e-9), lambda: None)
+            case = {
+                "kind": "optimizer",
+                "dtype": dtype,
+                "tensors": tensors,
+                "elements": tensors * each,
+            }
+            yield (
+                {**case, "op": "adamw_fused"},
+                lambda p=params, g=grads, a=first, b=second, s=steps: torch._fused_adamw_(
+                    p,
+                    g,
+                    a,
+                    b,
+                    [],
+                    s,
+                    lr=1e-9,
+                    beta1=0.9,
+                    beta2=0.95,
+                    weight_decay=0.1,
+                    eps=1e-8,
+                    amsgrad=False,
+                    maximize=False,
+                ),
+                lambda: None,
+            )
+            yield (
+                {**case, "op": "foreach_norm"},
+                lambda g=grads: torch._foreach_norm(g),
+                lambda: None,
+            )
+            yield (
+                {**case, "op": "foreach_mul"},
+                lambda g=grads, s=scale: torch._foreach_mul_(g, s),
+                lambda: None,
+            )
+            yield (
+                {**case, "op": "foreach_mul_scalar"},
+                lambda g=grads: torch._foreach_mul_(g, 1.0),
+                lambda: None,
+            )
+            yield (
+                {**case, "op": "foreach_add"},
+                lambda g=grads, p=params: torch._foreach_add_(p, g, alpha=1e-9),
+                lambda: None,
+            )
 
 
 def vision_cases(pool: Pool, quick: bool) -> Iterator[Case]:
-    channels = ((64, 112), (64, 56), (256, 56), (128, 56), (128, 28), (512, 28), (256, 28),
-                (256, 14), (1024, 14), (512, 14), (512, 7), (2048, 7))
+    """Batch norm and pooling."""
+    channels = (
+        (64, 112),
+        (64, 56),
+        (256, 56),
+        (128, 56),
+        (128, 28),
+        (512, 28),
+        (256, 28),
+        (256, 14),
+        (1024, 14),
+        (512, 14),
+        (512, 7),
+        (2048, 7),
+    )
     for dtype in ("bf16", "fp16"):
         for batch in (64, 256):
             for c, hw in channels[:: 5 if quick else 1]:
@@ -169,26 +265,36 @@ def vision_cases(pool: Pool, quick: bool) -> Iterator[Case]:
 
                 yield {**case, "op": "forward"}, forward, lambda x=x: x.detach().mul_(1.0)
                 y = forward()
-                yield ({**case, "op": "backward"},
-                       lambda y=y, x=x, g=g, b=b, dy=dy: torch.autograd.grad(
-                           y, (x, g, b), dy, retain_graph=True), lambda dy=dy: dy.mul_(1.0))
+                yield (
+                    {**case, "op": "backward"},
+                    lambda y=y, x=x, g=g, b=b, dy=dy: torch.autograd.grad(
+                        y, (x, g, b), dy, retain_graph=True
+                    ),
+                    lambda dy=dy: dy.mul_(1.0),
+                )
             for c, hw in ((64, 112),):
                 x = pool.take((batch, c, hw, hw), t).clone(memory_format=last).requires_grad_()
                 with torch.no_grad():
                     y, index = F.max_pool2d(x, 3, 2, 1, return_indices=True)
                 dy = torch.randn_like(y)
                 case = {"kind": "max_pool", "dtype": dtype, "batch": batch, "c": c, "hw": hw}
-                yield ({**case, "op": "forward"}, lambda x=x: F.max_pool2d(x, 3, 2, 1),
-                       lambda x=x: x.detach().mul_(1.0))
-                yield ({**case, "op": "backward"},
-                       lambda x=x, dy=dy, i=index:
-                       torch.ops.aten.max_pool2d_with_indices_backward(
-                           dy, x.detach(), [3, 3], [2, 2], [1, 1], [1, 1], False, i),
-                       lambda dy=dy: dy.mul_(1.0))
+                yield (
+                    {**case, "op": "forward"},
+                    lambda x=x: F.max_pool2d(x, 3, 2, 1),
+                    lambda x=x: x.detach().mul_(1.0),
+                )
+                yield (
+                    {**case, "op": "backward"},
+                    lambda x=x, dy=dy, i=index: torch.ops.aten.max_pool2d_with_indices_backward(
+                        dy, x.detach(), [3, 3], [2, 2], [1, 1], [1, 1], False, i
+                    ),
+                    lambda dy=dy: dy.mul_(1.0),
+                )
 
 
 def fused_cases(pool: Pool, quick: bool) -> Iterator[Case]:
     """Kernels that torch.compile makes of a transformer block's element-wise parts."""
+
     def add_rms(x, r, g):
         s = x + r
         return s, F.rms_norm(s, (s.shape[-1],), g)
@@ -197,9 +303,7 @@ def fused_cases(pool: Pool, quick: bool) -> Iterator[Case]:
         s = x + r
         return s, F.layer_norm(s, (s.shape[-1],), g, b)
 
-    compiled_rms, compiled_layer = (
-        torch.compile(fn, dynamic=False) for fn in (add_rms, add_layer)
-    )
+    compiled_rms, compiled_layer = (torch.compile(fn, dynamic=False) for fn in (add_rms, add_layer))
     swiglu = torch.compile(lambda a, b: F.silu(a) * b, dynamic=False)
     gelu = torch.compile(lambda a: F.gelu(a), dynamic=False)
     shapes = ((2048, 2048), (8192, 2048), (16384, 2048), (4096, 4096), (16384, 4096), (16384, 768))
@@ -208,9 +312,12 @@ def fused_cases(pool: Pool, quick: bool) -> Iterator[Case]:
         g = torch.ones(cols, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
         b = torch.zeros(cols, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
         case = {"kind": "fused", "dtype": "bf16", "rows": rows, "cols": cols}
-        for op, fn, args in (("add_rms_norm", compiled_rms, (x, r, g)),
-                             ("add_layer_norm", compiled_layer, (x, r, g, b)),
-                             ("swiglu", swiglu, (x, r)), ("gelu", gelu, (x,))):
+        for op, fn, args in (
+            ("add_rms_norm", compiled_rms, (x, r, g)),
+            ("add_layer_norm", compiled_layer, (x, r, g, b)),
+            ("swiglu", swiglu, (x, r)),
+            ("gelu", gelu, (x,)),
+        ):
             yield {**case, "op": op}, lambda f=fn, a=args: f(*a), lambda x=x: x.detach().mul_(1.0)
             out = fn(*args)
             outs = out if isinstance(out, tuple) else (out,)
@@ -222,5 +329,3 @@ def fused_cases(pool: Pool, quick: bool) -> Iterator[Case]:
                 return torch.autograd.grad(found, a, g)
 
             yield ({**case, "op": op + "_forward_backward"}, both, lambda g=grads: g[0].mul_(1.0))
-
-

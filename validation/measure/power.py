@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
 from timing import DEVICE, Case, Pool
 
 
@@ -22,8 +21,18 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.rows: list[tuple[float, float, float]] = []
         self.process = subprocess.Popen(
-            ["nvidia-smi", "--query-gpu=power.draw.instant,clocks.sm", "-i", "0", "-lms", "50",
-             "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True)
+            [
+                "nvidia-smi",
+                "--query-gpu=power.draw.instant,clocks.sm",
+                "-i",
+                "0",
+                "-lms",
+                "50",
+                "--format=csv,noheader,nounits",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self) -> None:
         for line in self.process.stdout or ():
@@ -38,59 +47,98 @@ def power_cases(pool: Pool) -> Iterator[tuple[dict[str, Any], Callable[[], Any]]
     half = torch.bfloat16
     big = pool.take((1 << 29,), half)
     mats = {}
-    for m, n, k in ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (8192, 2048, 8192),
-                    (16384, 768, 3072), (4096, 14336, 4096), (8192, 128256, 2048)):
+    for m, n, k in (
+        (8192, 8192, 8192),
+        (4096, 4096, 4096),
+        (2048, 2048, 2048),
+        (8192, 2048, 8192),
+        (16384, 768, 3072),
+        (4096, 14336, 4096),
+        (8192, 128256, 2048),
+    ):
         mats[(m, n, k)] = (pool.take((m, k), half), pool.take((n, k), half) * 0.02)
         a, w = mats[(m, n, k)]
         yield {"op": "gemm", "m": m, "n": n, "k": k}, lambda a=a, w=w: torch.mm(a, w.t())
     a, w = mats[(8192, 8192, 8192)]
     small = big[: 1 << 27]
     for copies in (1, 2, 4, 8, 16, 32):
+
         def mixed(c=copies, a=a, w=w, s=small):
             torch.mm(a, w.t())
             for _ in range(c):
                 s.mul_(1.0)
+
         yield {"op": "gemm_8192_then_scale_256MiB", "copies": copies}, mixed
     yield {"op": "scale", "elements": 1 << 29, "dtype": "bf16"}, lambda b=big: b.mul_(1.0)
     x = pool.take((16384, 4096), half)
     g = torch.ones(4096, device=DEVICE, dtype=half)
-    yield {"op": "rms_norm", "rows": 16384, "cols": 4096}, lambda x=x, g=g: F.rms_norm(x, (4096,), g)
+    yield (
+        {"op": "rms_norm", "rows": 16384, "cols": 4096},
+        lambda x=x, g=g: F.rms_norm(x, (4096,), g),
+    )
     yield {"op": "gelu", "elements": 1 << 26}, lambda x=x: F.gelu(x)
     logits = pool.take((8192, 128256), torch.float32)
-    yield {"op": "log_softmax", "rows": 8192, "cols": 128256}, lambda x=logits: torch.log_softmax(x, -1)
+    yield (
+        {"op": "log_softmax", "rows": 8192, "cols": 128256},
+        lambda x=logits: torch.log_softmax(x, -1),
+    )
     for d, h in ((64, 32), (128, 32)):
         q = pool.take((2, h, 4096, d), half).clone().requires_grad_()
         k = pool.take((2, h, 4096, d), half).clone().requires_grad_()
         v = pool.take((2, h, 4096, d), half).clone().requires_grad_()
-        yield ({"op": "attention_forward", "head_dim": d},
-               lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        yield (
+            {"op": "attention_forward", "head_dim": d},
+            lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        )
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         grad = torch.randn_like(out)
-        yield ({"op": "attention_backward", "head_dim": d},
-               lambda o=out, q=q, k=k, v=v, g=grad: torch.autograd.grad(
-                   o, (q, k, v), g, retain_graph=True))
+        yield (
+            {"op": "attention_backward", "head_dim": d},
+            lambda o=out, q=q, k=k, v=v, g=grad: torch.autograd.grad(
+                o, (q, k, v), g, retain_graph=True
+            ),
+        )
     for cin, cout, kernel, size in ((64, 64, 3, 56), (256, 256, 3, 14), (256, 64, 1, 56)):
         last = torch.channels_last
         x4 = pool.take((256, cin, size, size), torch.float16).clone(memory_format=last)
         w4 = pool.take((cout, cin, kernel, kernel), torch.float16).clone(memory_format=last)
-        yield ({"op": "conv2d", "cin": cin, "cout": cout, "kernel": kernel, "hw": size},
-               lambda x=x4, w=w4, p=kernel // 2: F.conv2d(x, w, None, 1, p))
+        yield (
+            {"op": "conv2d", "cin": cin, "cout": cout, "kernel": kernel, "hw": size},
+            lambda x=x4, w=w4, p=kernel // 2: F.conv2d(x, w, None, 1, p),
+        )
     w32 = [pool.take((1 << 26,), torch.float32) for _ in range(4)]
     step = [torch.ones((), device=DEVICE)]
-    yield ({"op": "adamw_fused", "elements": 1 << 26},
-           lambda p=w32, s=step: torch._fused_adamw_(
-               [p[0]], [p[1]], [p[2]], [p[3]], [], s, lr=1e-9, beta1=0.9, beta2=0.95,
-               weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False))
+    yield (
+        {"op": "adamw_fused", "elements": 1 << 26},
+        lambda p=w32, s=step: torch._fused_adamw_(
+            [p[0]],
+            [p[1]],
+            [p[2]],
+            [p[3]],
+            [],
+            s,
+            lr=1e-9,
+            beta1=0.9,
+            beta2=0.95,
+            weight_decay=0.1,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        ),
+    )
     y = logits.clone()
-    yield ({"op": "log_softmax_backward", "rows": 8192, "cols": 128256},
-           lambda x=logits, y=y: torch.ops.aten._log_softmax_backward_data(
-               x, y, -1, torch.float32))
+    yield (
+        {"op": "log_softmax_backward", "rows": 8192, "cols": 128256},
+        lambda x=logits, y=y: torch.ops.aten._log_softmax_backward_data(x, y, -1, torch.float32),
+    )
     del y
     b4 = pool.take((256, 256, 56, 56), half).clone(memory_format=torch.channels_last)
     ones, zeros = torch.ones(256, device=DEVICE), torch.zeros(256, device=DEVICE)
     for name, x4 in (("batch_norm_bf16", b4), ("batch_norm_fp16", b4.to(torch.float16))):
-        yield ({"op": name}, lambda x=x4, o=ones, z=zeros: F.batch_norm(
-            x, None, None, o, z, training=True))
+        yield (
+            {"op": name},
+            lambda x=x4, o=ones, z=zeros: F.batch_norm(x, None, None, o, z, training=True),
+        )
     yield {"op": "cast_to_float", "elements": 1 << 26}, lambda x=x: x.float()
     yield {"op": "silu", "elements": 1 << 26}, lambda x=x: F.silu(x)
     yield {"op": "add", "elements": 1 << 26}, lambda x=x: x + x

@@ -47,7 +47,6 @@ class Pool:
         return view
 
 
-
 def kernels_of(
     run: Callable[[], Any], producer: Callable[[], Any], repeats: int, gap_cycles: int
 ) -> list[list[Timed]]:
