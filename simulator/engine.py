@@ -67,7 +67,7 @@ class GpuStream:
 
     def submit(self, work: Work, launch: Launch, duration_ps: int, into: list[Slice]) -> None:
         """Queue one kernel now."""
-        self.queue.append((work, launch, duration_ps, self.env.now, into))
+        self.queue.append((work, launch, duration_ps, int(self.env.now), into))
         if self.wake is not None:
             wake, self.wake = self.wake, None
             wake.succeed()
@@ -103,10 +103,12 @@ class GpuStream:
             if self.room is not None:
                 room, self.room = self.room, None
                 room.succeed()
-            start = max(env.now, self.last_end + self.gap_ps, issued + self.gap_ps)
-            yield env.timeout(start + duration - env.now)
-            self.last_end = env.now
-            into.append(Slice(work, launch, issued, start, env.now))
+            now = int(env.now)
+            start = max(now, self.last_end + self.gap_ps, issued + self.gap_ps)
+            end = start + duration
+            yield env.timeout(end - now)
+            self.last_end = end
+            into.append(Slice(work, launch, issued, start, end))
 
 
 def run(items: list[Work], clock_hz: float, gap_ps: int, steps: int = 2) -> Timeline:
@@ -152,13 +154,13 @@ def _issue(
     timeline: Timeline,
 ) -> Process:
     """The host issues one operator: its time passes, then its kernels are queued."""
-    begin = env.now
+    begin = int(env.now)
     if work.host_ps:
         yield env.timeout(work.host_ps)
     for launch in work.launches:
         while not stream.has_room():
             yield stream.wait_for_room()
         stream.submit(work, launch, durations[id(launch)], slices)
-    timeline.host.append((work, begin, env.now))
+    timeline.host.append((work, begin, int(env.now)))
     if work.operator.synchronises:
         yield stream.idle()

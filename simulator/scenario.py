@@ -95,7 +95,7 @@ class Scenario:
 
     @classmethod
     def from_record(cls, run: Mapping[str, Any]) -> Scenario:
-        """The scenario of a ``measured-run/1`` record; raises InputError for what is not modelled."""
+        """The scenario of a ``measured-run/1`` record; InputError for what is not modelled."""
         where = str(run.get("id", "record"))
         system, stack = run["system"], run["stack"]
         host = system.get("host") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 
 from archs.calibration import best_calibration
 from workloads.lowering import lower
@@ -13,12 +14,12 @@ from .costs import Coster, Launch
 from .costs.launch import PICOSECONDS
 from .costs.machine import Machine
 from .engine import Timeline, run
-from .intervals import interval, regime
+from .intervals import LEVEL, interval, regime
 from .memory import MemoryProfile, profile
 from .power import PowerModel
 from .result import EngineStatistics, StepResult
 from .scenario import Scenario
-from .schedule import HostModel, Work, all_launches, host_seconds, works
+from .schedule import HostModel, all_launches, host_seconds, works
 
 HOST_BOUND_SHARE = 0.1
 
@@ -30,12 +31,34 @@ def machine_of(scenario: Scenario) -> Machine:
     return Machine(gpu, calibration, own)
 
 
+@dataclass(frozen=True)
+class Simulated:
+    """One simulated step before it is summarised: what ran, at which clock, with which memory."""
+
+    scenario: Scenario
+    program: Program
+    machine: Machine
+    power: PowerModel
+    clock_hz: float
+    launches: list[Launch]
+    timeline: Timeline
+    memory: MemoryProfile
+
+
 def simulate(scenario: Scenario) -> StepResult:
     """Predict one training step of a scenario.
 
     Raises InputError or ValueError when the scenario needs what is not modelled.
     """
     begin = time.perf_counter()
+    done = run_scenario(scenario)
+    roles = len(done.program.roles)
+    wall_s = time.perf_counter() - begin
+    return _summarise(done, EngineStatistics(done.timeline.events, roles, wall_s))
+
+
+def run_scenario(scenario: Scenario) -> Simulated:
+    """Lower, cost, settle the clock and run, without summarising."""
     program = lower(scenario.workload, scenario.plan, scenario.stack)
     machine = machine_of(scenario)
     role = program.roles[0]
@@ -47,41 +70,33 @@ def simulate(scenario: Scenario) -> StepResult:
     clock_hz = power.clock_hz(launches, gap_s, host_seconds(items))
     timeline = run(items, clock_hz, round(gap_s * PICOSECONDS))
     memory = profile(role, scenario.gpu.architecture)
-    statistics = EngineStatistics(timeline.events, len(program.roles), time.perf_counter() - begin)
-    return _summarise(scenario, program, machine, power, clock_hz, timeline, memory, launches,
-                      statistics)  # fmt: skip
+    return Simulated(scenario, program, machine, power, clock_hz, launches, timeline, memory)
 
 
-def _summarise(
-    scenario: Scenario,
-    program: Program,
-    machine: Machine,
-    power: PowerModel,
-    clock_hz: float,
-    timeline: Timeline,
-    memory: MemoryProfile,
-    launches: list[Launch],
-    engine: EngineStatistics,
-) -> StepResult:
+def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
+    scenario, program, machine, clock_hz = done.scenario, done.program, done.machine, done.clock_hz
+    timeline, memory = done.timeline, done.memory
     step_s = timeline.duration_ps / PICOSECONDS
+    gpu_s = step_s * scenario.gpus
     parts = breakdown(timeline, round(machine.calibration.host.gap_s * PICOSECONDS))
-    energy = power.idle_w * step_s + power.dynamic_j(launches, clock_hz)
-    peak_flops = _peak(machine, scenario) * scenario.gpus
+    energy = done.power.idle_w * step_s + done.power.dynamic_j(done.launches, clock_hz)
+    peak_flops = _peak(machine, scenario)
     capacity = scenario.gpu.hbm.usable_bytes or scenario.gpu.hbm.capacity_bytes
-    warnings = [*program.warnings, *_warnings(scenario, machine, memory, capacity)]
     bound = bound_by(parts, step_s, clock_hz < 0.995 * machine.max_clock_hz, timeline, clock_hz)
     kind = regime(bound == "host", machine.own)
+    images = program.samples if not program.tokens else None
+    tokens = program.tokens or None
     return StepResult(
         step_time_s=step_s,
         step_time_interval_s=interval(step_s, machine.calibration.intervals, kind),
-        interval_level=0.9,
-        tokens_per_s=program.tokens / step_s if program.tokens else None,
-        tokens_per_s_per_gpu=program.tokens / step_s / scenario.gpus if program.tokens else None,
-        images_per_s=None if program.tokens else program.samples / step_s,
-        images_per_s_per_gpu=None if program.tokens else program.samples / step_s / scenario.gpus,
-        model_tflops_per_gpu=program.model_flops / step_s / scenario.gpus / 1e12,
-        mfu=program.model_flops / step_s / peak_flops,
-        hfu=program.hardware_flops / step_s / peak_flops,
+        interval_level=LEVEL,
+        tokens_per_s=tokens and tokens / step_s,
+        tokens_per_s_per_gpu=tokens and tokens / gpu_s,
+        images_per_s=images and images / step_s,
+        images_per_s_per_gpu=images and images / gpu_s,
+        model_tflops_per_gpu=program.model_flops / gpu_s / 1e12,
+        mfu=program.model_flops / gpu_s / peak_flops,
+        hfu=program.hardware_flops / gpu_s / peak_flops,
         peak_memory_bytes=memory.peak_bytes,
         fits_in_memory=memory.peak_bytes <= capacity,
         memory=memory.parts,
@@ -91,7 +106,7 @@ def _summarise(
         average_power_w=energy / step_s,
         sm_clock_mhz=clock_hz / 1e6,
         cost_usd=_cost(scenario, step_s),
-        warnings=tuple(warnings),
+        warnings=(*program.warnings, *_warnings(scenario, machine, memory, capacity)),
         engine=engine,
         timeline=timeline,
     )
@@ -99,14 +114,8 @@ def _summarise(
 
 def _peak(machine: Machine, scenario: Scenario) -> float:
     """Dense tensor peak at the compute precision, in FLOP/s of one GPU."""
-    dtype = scenario.stack.autocast_dtype or scenario.stack.param_dtype
-    peaks = machine.gpu.tensor_flops_per_s
-    found = peaks.get(dtype) or peaks.get("fp16")
-    if not found:
-        raise ValueError(
-            f"precision must be one of {sorted(peaks)} on {machine.gpu.id} (got {dtype!r})"
-        )
-    return float(found)
+    stack = scenario.stack
+    return machine.peak_flops_per_s(stack.autocast_dtype or stack.param_dtype)
 
 
 def _cost(scenario: Scenario, step_s: float) -> float | None:
@@ -162,12 +171,11 @@ def _warnings(
     return found
 
 
-def class_seconds(timeline: Timeline, work: Work | None = None) -> dict[str, tuple[int, float]]:
+def class_seconds(timeline: Timeline) -> dict[str, tuple[int, float]]:
     """Launches and seconds of the step by kernel class."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for piece in timeline.slices:
         entry = totals[piece.launch.kind]
         entry[0] += 1
         entry[1] += (piece.end_ps - piece.start_ps) / PICOSECONDS
-    _ = work
     return {kind: (int(n), s) for kind, (n, s) in sorted(totals.items())}

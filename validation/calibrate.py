@@ -9,30 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from archs.calibration import (
-    AttentionParameters,
-    Calibration,
-    ConvolutionParameters,
-    GemmParameters,
-    HostParameters,
-    L2Parameters,
-    PowerParameters,
-    Residual,
-    Source,
-    StreamParameters,
-)
+from archs.calibration import Calibration, Source, StreamParameters
 from archs.errors import InputError
 from archs.gpu import Gpu
 from simulator.costs.machine import Machine
 from workloads.kernels import Attention, Convolution, Gemm
 
 from .fitting import host, power, samples, streams, tensor
+from .fitting.document import as_toml
+from .fitting.draft import REFERENCE_CLOCK_HZ, textbook_calibration
 from .fitting.least import residual
-from .fitting.samples import DataFile, Sample
+from .fitting.residuals import stream_residuals, tensor_residuals
+from .fitting.samples import DataFile, Row
 
 SHIPPED = Path(__file__).parent / "data" / "h200"
-REFERENCE_CLOCK_HZ = 1.98e9
-SMALL_BYTES = 1e6
 PLAIN = ("add_half", "mul_half", "relu_half", "add_float", "mul_float", "neg_float")
 ELEMENT_ENERGY = {
     "rms_norm": "rms_norm", "layer_norm": "rms_norm", "norm_": "rms_norm", "fused_norm": "rms_norm",
@@ -78,7 +68,7 @@ def read_data(folder: Path = SHIPPED) -> Data:
 def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     """Fit every cost model of ``gpu`` to its microbenchmarks; training runs are never read."""
     rows = list(data.kernels.rows)
-    draft = Machine(gpu, _draft(gpu), True)
+    draft = Machine(gpu, textbook_calibration(gpu), True)
     stream_samples = list(samples.stream_samples(rows))
     groups = streams.by_kind(stream_samples)
     plain = [s for kind in PLAIN for s in groups.get(kind, [])]
@@ -98,7 +88,9 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     host_parameters = host.fit_host(
         [r for r in rows if r["kind"].startswith("host")], kernel_gap_s(rows)
     )
-    residuals = _residuals(draft, data, groups, overhead)
+    residuals = tensor_residuals(
+        draft, [*rows, *data.sustained.rows], data.gemm.rows, data.attention.rows, overhead
+    ) | stream_residuals(draft, groups)
     residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
     return draft.calibration.model_copy(
         update={
@@ -111,7 +103,7 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     )  # fmt: skip
 
 
-def event_overhead_s(rows: Sequence[dict[str, Any]]) -> float:
+def event_overhead_s(rows: Sequence[Row]) -> float:
     """What CUDA events around one call add to a kernel's own duration.
 
     From an empty kernel: do_bench reports 5.2 us for an element-wise kernel of 0.9 us.
@@ -124,7 +116,7 @@ EVENT_TOTAL_S = 5.2e-6
 """Median of do_bench over element-wise kernels of 4,096 elements (micro/memory_bound.jsonl)."""
 
 
-def kernel_gap_s(rows: Sequence[dict[str, Any]]) -> float:
+def kernel_gap_s(rows: Sequence[Row]) -> float:
     """Time between consecutive kernels of one stream, from calls that launch several."""
     gaps = [
         (r["span_s"] - r["seconds"]) / (len(r["kernels"]) - 1)
@@ -135,7 +127,7 @@ def kernel_gap_s(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.quantile(gaps, 0.25)) if gaps else 1.2e-6
 
 
-def _fit_tensor(draft: Machine, rows: list[dict[str, Any]]) -> Machine:
+def _fit_tensor(draft: Machine, rows: Sequence[Row]) -> Machine:
     dense = list(samples.dense_samples(rows))
     gemms = tensor.own_samples(dense, Gemm, dtype="bf16")
     draft = tensor.with_parameters(draft, gemm=tensor.fit_gemm(draft, gemms))
@@ -184,128 +176,21 @@ def _derived(found: dict[str, StreamParameters]) -> dict[str, StreamParameters]:
         "transpose_copy_float": strided,
         "pad_channels": strided,
         "pool_mean": plain,
-        "fused_pointwise": plain, "fused_statistics": plain, "fused_rotary": plain, "fused_transpose": plain,
+        "fused_pointwise": plain, "fused_statistics": plain,
+        "fused_rotary": plain, "fused_transpose": plain,
         "fused_column_sum": found["column_sum_half"],
     }  # fmt: skip
 
 
-def _residuals(
-    machine: Machine, data: Data, groups: dict[str, list[Sample]], overhead: float
-) -> dict[str, Residual]:
-    """Relative errors by operator class; memory-bound kernels over 1 MB only."""
-    rows = list(data.kernels.rows)
-    dense = list(samples.dense_samples([*rows, *data.sustained.rows]))
-    events = list(samples.event_gemm_samples(data.gemm.rows))
-    classes: dict[str, tuple[list[Sample], float]] = {
-        "gemm_bf16": (tensor.own_samples(dense, Gemm), 0.0),
-        "attention_forward": (tensor.own_samples(dense, Attention, direction="forward"), 0.0),
-        "attention_backward": (tensor.own_samples(dense, Attention, direction="backward"), 0.0),
-        "convolution": (tensor.own_samples(dense, Convolution), 0.0),
-        "attention_forward_events": (
-            list(samples.event_attention_samples(data.attention.rows)), overhead,
-        ),
-    }  # fmt: skip
-    for dtype in ("bf16", "fp16", "tf32", "fp8"):
-        chosen = tensor.own_samples(events, Gemm, dtype=dtype)
-        classes[f"gemm_{dtype}_events"] = (chosen, overhead)
-    found = {
-        name: residual(
-            tensor.predict(machine, chosen, extra), np.array([s.seconds for s in chosen])
-        )
-        for name, (chosen, extra) in classes.items() if chosen
-    }  # fmt: skip
-    for kind, items in groups.items():
-        large = [s for s in items if s.kernel.hbm_bytes > SMALL_BYTES]
-        if large:
-            p = machine.calibration.streams[kind]
-            predicted = streams.predict(machine, p, large)
-            found[f"stream.{kind}"] = residual(predicted, np.array([s.seconds for s in large]))
-    large = [s for g in groups.values() for s in g if s.kernel.hbm_bytes > SMALL_BYTES]
-    predicted = np.concatenate([
-        streams.predict(machine, machine.calibration.streams[s.kernel.kind], [s]) for s in large
-    ])  # fmt: skip
-    found["memory_bound"] = residual(predicted, np.array([s.seconds for s in large]))
-    return found
-
-
-def _provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _provenance(rows: Sequence[Row]) -> Row:
     return next((r for r in rows if r["kind"] == "provenance"), {"date": "", "torch": ""})
 
 
-def _software(p: dict[str, Any]) -> str:
+def _software(p: Row) -> str:
     return (
         f"torch {p.get('torch')}, CUDA {p.get('cuda')}, cuDNN {p.get('cudnn')}, "
         f"{p.get('nvidia_smi')}"
     )
 
 
-def _draft(gpu: Gpu) -> Calibration:
-    """Textbook values that the fits start from."""
-    attention = AttentionParameters(
-        mma=1.2, pair_cycles=0.08, tail=0.5, tile_cycles=2000.0, floor_s=3e-6
-    )
-    convolution = ConvolutionParameters(
-        efficiency=0.8, hbm_fraction=0.7, tile_cycles=1500.0, floor_s=4e-6
-    )
-    return Calibration(
-        gpu=gpu.id, architecture=gpu.architecture, date="", software="", sources=(),
-        gemm=GemmParameters(
-            efficiency=0.88, l2_bytes_per_cycle=70.0, prologue_cycles=3000.0,
-            epilogue_cycles=1000.0, floor_s=1e-6, split_sync_s=2e-6, hbm_fraction=0.7,
-            tiles=tensor.TILES, precision_efficiency={"bf16": 1.0},
-        ),
-        attention={"forward": attention, "backward": attention},
-        convolution=dict.fromkeys(("fprop", "dgrad", "wgrad"), convolution),
-        l2=L2Parameters(resident_fraction=0.5, gone_fraction=1.5, speedup=2.0),
-        streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
-        power=PowerParameters(
-            idle_w=120.0, active_w=0.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10, pair_forward_j=1e-10,
-            pair_backward_j=1e-10, reference_clock_hz=REFERENCE_CLOCK_HZ, exponent=0.5,
-            limit_fraction=0.987, min_clock_hz=3.45e8,
-        ),
-        host=HostParameters(
-            reference_launch_s=7e-6, classes={}, default_s=7e-6, unit_s=0.0, gap_s=1.2e-6
-        ),
-        residuals={}, intervals={},
-    )  # fmt: skip
-
-
-def as_toml(calibration: Calibration) -> str:
-    """The calibration as a TOML document that ``load_calibration`` reads back."""
-    lines = ["# Fitted by `stepsim calibrate`; do not edit by hand.", ""]
-    tables: list[tuple[str, Any]] = []
-    for key, value in calibration.model_dump(mode="json").items():
-        if isinstance(value, dict):
-            tables.append((key, value))
-        elif key != "sources":
-            lines.append(f"{key} = {_value(value)}")
-    for source in calibration.sources:
-        lines += ["", "[[sources]]"]
-        lines += [f"{k} = {_value(v)}" for k, v in source.model_dump().items()]
-    for name, table in tables:
-        lines += _table(name, table)
-    return "\n".join(lines) + "\n"
-
-
-def _table(name: str, table: dict[str, Any]) -> list[str]:
-    plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
-    lines = ["", f"[{name}]"] if plain or not table else []
-    lines += [f"{_key(k)} = {_value(v)}" for k, v in plain.items()]
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines += _table(f"{name}.{_key(key)}", value)
-    return lines
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").isalnum() else f'"{key}"'
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
-    if isinstance(value, float):
-        return f"{value:.6g}" if value else "0.0"
-    return str(value)
+__all__ = ["Data", "as_toml", "calibrate", "read_data"]

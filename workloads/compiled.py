@@ -6,7 +6,7 @@ read from traces of compiled GPT and Llama blocks (torch 2.11); see MODELS.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from . import ops
 from .kernels import Attention, Gemm, Kernel, Stream, dtype_bytes
@@ -28,9 +28,8 @@ class _Saved:
     logsumexp: Tensor
     projected_input: Tensor
     projected: Tensor
-    ffn_normed: Tensor
-    pre: list[Tensor]
-    hidden: Tensor
+    ffn: list[Tensor] = field(default_factory=list)
+    hidden: Tensor | None = None
 
 
 class _Compiled:
@@ -56,49 +55,60 @@ class _Compiled:
 
     def forward(self, x: Tensor, recomputing: bool) -> tuple[Tensor, _Saved]:
         """The forward graph: (output, saved tensors)."""
-        tape, model, p = self.tape, self.model, self.p
-        self.dtype = tape.autocast or x.dtype
-        self.rows = x.elements // model.hidden
+        self.dtype = self.tape.autocast or x.dtype
+        self.rows = x.elements // self.model.hidden
         self.size = dtype_bytes(self.dtype)
-        batch, seq, h = x.shape
         casts = self._cast_weights()
+        saved = self._attention_forward(x, casts)
+        self._ffn_forward(saved)
+        return self._output(saved, recomputing), saved
+
+    def _attention_forward(self, x: Tensor, casts: list[Tensor]) -> _Saved:
+        tape, model, h = self.tape, self.model, self.model.hidden
+        batch, seq, _ = x.shape
         statistics = [tape.new((self.rows,), "fp32") for _ in range(self._statistics())]
         normed = tape.new(x.shape, self.dtype)
         entry = x.size if self.fused_edges else 0
         self.fused("fused_norm", self.rows, h, x.size + entry, normed.size + entry)
         raw = [
             self.mm(self.rows, w.shape[0], h, "nt", (batch, seq, w.shape[0]))
-            for w, _ in p.projections
+            for w, _ in self.p.projections
         ]
         qkv = self._rotated(raw)
         del raw
-        out, logsumexp = self._attend(qkv, batch, seq)
+        out, logsumexp = self._attend(batch, seq)
         projected_input = out
         if model.positions == "rotary":
             projected_input = tape.new(out.shape, self.dtype)
             self.fused("fused_transpose", self.rows, h, out.size, out.size)
         q_size = model.heads * model.head_size
         projected = self.mm(self.rows, h, q_size, "nt", x.shape)
-        ffn_normed = tape.new(x.shape, self.dtype)
-        self.fused("fused_norm", self.rows, h, x.size + projected.size, ffn_normed.size)
-        wide = (batch, seq, model.ffn)
-        pre = [self.mm(self.rows, model.ffn, h, "nt", wide) for _ in p.ffn_in]
-        hidden = tape.new(wide, self.dtype)
+        return _Saved(
+            x.detached(), statistics, casts, normed, qkv, out, logsumexp, projected_input, projected
+        )
+
+    def _ffn_forward(self, s: _Saved) -> None:
+        h, model = self.model.hidden, self.model
+        normed = self.tape.new(s.x.shape, self.dtype)
+        self.fused("fused_norm", self.rows, h, s.x.size + s.projected.size, normed.size)
+        wide = (*s.x.shape[:-1], model.ffn)
+        pre = [self.mm(self.rows, model.ffn, h, "nt", wide) for _ in self.p.ffn_in]
+        hidden = self.tape.new(wide, self.dtype)
         read = sum(t.size for t in pre)
         self.fused(self._activation(), self.rows, model.ffn, read, hidden.size)
-        y = x
-        with tape.mode(muted=recomputing):
-            down = self.mm(self.rows, h, model.ffn, "nt", x.shape)
-            y = tape.new(x.shape, x.dtype)
+        s.ffn = [normed, *pre]
+        s.hidden = hidden
+
+    def _output(self, s: _Saved, recomputing: bool) -> Tensor:
+        """Output projection and residual addition; the next block's norm adds at fused edges."""
+        h = self.model.hidden
+        with self.tape.mode(muted=recomputing):
+            down = self.mm(self.rows, h, self.model.ffn, "nt", s.x.shape)
+            y = self.tape.new(s.x.shape, s.x.dtype)
             if not self.fused_edges:
-                read = x.size + projected.size + down.size
+                read = s.x.size + s.projected.size + down.size
                 self.fused("fused_pointwise", self.rows, h, read, y.size)
-            del down
-        saved = _Saved(
-            x.detached(), statistics, casts, normed, qkv, out, logsumexp, projected_input,
-            projected, ffn_normed, pre, hidden,
-        )  # fmt: skip
-        return y, saved
+        return y
 
     def _statistics(self) -> int:
         return 2 if self.model.norm == "rms_norm" else 4
@@ -130,7 +140,7 @@ class _Compiled:
             rotated.append(out)
         return [*rotated, raw[2]]
 
-    def _attend(self, qkv: list[Tensor], batch: int, seq: int) -> tuple[Tensor, Tensor]:
+    def _attend(self, batch: int, seq: int) -> tuple[Tensor, Tensor]:
         model, tape = self.model, self.tape
         out = tape.new((batch, seq, model.heads * model.head_size), self.dtype)
         logsumexp = tape.new((batch, model.heads, seq), "fp32")
@@ -146,11 +156,12 @@ class _Compiled:
         grads: dict[int, Tensor] = {}
         h = self.model.hidden
         half = self._as_compute(dy)
-        d_hidden = self.mm(self.rows, self.model.ffn, h, "nn", s.hidden.shape)
+        pre = s.ffn[1:]
+        d_hidden = self.mm(self.rows, self.model.ffn, h, "nn", pre[0].shape)
         self._weight(grads, self.p.ffn_out, half)
         del half
-        d_pre = [self.tape.new(t.shape, self.dtype) for t in s.pre]
-        read = d_hidden.size + sum(t.size for t in s.pre)
+        d_pre = [self.tape.new(t.shape, self.dtype) for t in pre]
+        read = d_hidden.size + sum(t.size for t in pre)
         write = sum(t.size for t in d_pre)
         kind = self._activation() + "_backward"
         self.fused(kind, self.rows, self.model.ffn, read, write)
@@ -165,7 +176,7 @@ class _Compiled:
         half = self._as_compute(dh)
         q_size = self.model.heads * self.model.head_size
         d_out = self.mm(self.rows, q_size, h, "nn", s.out.shape)
-        d_qkv = self._attention_backward(d_out, s)
+        d_qkv = self._attention_backward(s)
         del d_out
         self._weight(grads, self.p.output, half)
         del half
@@ -230,7 +241,7 @@ class _Compiled:
             if parameter.dtype != "fp32":
                 self.fused("scalar", cols, 1, 4 * cols, 2 * cols)
 
-    def _attention_backward(self, d_out: Tensor, s: _Saved) -> list[Tensor]:
+    def _attention_backward(self, s: _Saved) -> list[Tensor]:
         batch, seq, _, heads, kv_heads, dim = self.shape[:6]
         tape, rows = self.tape, batch * seq * heads
         q_bytes = rows * dim * self.size

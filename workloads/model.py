@@ -113,7 +113,7 @@ class ResNet50(BaseModel):
     image_size: PositiveInt = 224
     classes: PositiveInt = 1000
 
-    def parameter_count(self, seq_len: int = 0) -> int:
+    def parameter_count(self) -> int:
         """All parameters (25.56 million with 1,000 classes)."""
         return 23_508_032 + 2048 * self.classes + self.classes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import ops, vision_ops
-from .kernels import Stream, dtype_bytes
+from .kernels import Convolution, Stream, dtype_bytes
 from .model import ResNet50
 from .plan import Stack, Workload
 from .program import Placement, Program, Role, Segment
@@ -99,7 +99,7 @@ def lower(workload: Workload, model: ResNet50, stack: Stack) -> Program:
 def forward_flops(forward: Segment) -> float:
     """FLOPs of one image in a forward segment (convolutions and the classifier)."""
     kernels = [k for op in forward.operators for k in op.kernels]
-    batch = next(k.batch for k in kernels if hasattr(k, "cin"))
+    batch = next(k.batch for k in kernels if isinstance(k, Convolution))
     return sum(k.flops for k in kernels) / batch
 
 

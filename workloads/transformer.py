@@ -42,7 +42,7 @@ def block_parameters(tape: Tape, model: TransformerModel, dtype: str) -> BlockPa
 
     h, q, kv = model.hidden, model.heads * model.head_size, model.kv_size
     if model.fused_qkv:
-        projections = (pair(q + 2 * kv, h, "qkv"),)
+        projections: tuple[tuple[Tensor, Tensor | None], ...] = (pair(q + 2 * kv, h, "qkv"),)
     else:
         projections = (pair(q, h, "q"), pair(kv, h, "k"), pair(kv, h, "v"))
     ffn_in = tuple(pair(model.ffn, h, n) for n in (("gate", "up") if model.gated_ffn else ("up",)))

@@ -45,14 +45,21 @@ class Machine:
 
     def flops_per_sm_cycle(self, dtype: str) -> float:
         """Dense tensor-core operations of one SM in one cycle; ValueError without such a mode."""
-        peaks = self.gpu.tensor_flops_per_s
-        rate = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
-        if not rate:
-            raise ValueError(
-                f"precision must be one of {sorted(peaks)} on {self.gpu.id} (got {dtype!r})"
-            )
         clock = self.gpu.tensor_peak_clock_hz or self.gpu.boost_clock_hz
-        return float(rate / (self.sms * clock))
+        return self.peak_flops_per_s(dtype) / (self.sms * clock)
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Dense tensor peak of the GPU at a precision, in FLOP/s.
+
+        bf16 runs at the fp16 rate where only that is given; ValueError when the GPU has neither.
+        """
+        peaks = {str(k): v for k, v in self.gpu.tensor_flops_per_s.items()}
+        found = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
+        if not found:
+            raise ValueError(
+                f"precision must be one of {', '.join(sorted(peaks))} on {self.gpu.id} (got {dtype})"
+            )
+        return float(found)
 
     @cached_property
     def energy_scale(self) -> float:

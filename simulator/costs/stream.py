@@ -38,9 +38,10 @@ def stream_launch(machine: Machine, kernel: Stream) -> Launch:
     p = streams[kernel.kind]
     work_s = (p.element_s * kernel.elements + p.row_s * kernel.rows) / machine.sms
     memory_s = max(traffic_s(machine, p, kernel.hbm_bytes), work_s)
+    core_j = machine.energy_scale * p.element_j * kernel.elements
     return Launch(
-        kernel.label, stream_class(kernel.kind), p.floor_s, 0.0, memory_s,
-        machine.energy_scale * p.element_j * kernel.elements, machine.memory_j(kernel.hbm_bytes), 0.0,
+        kernel.label, stream_class(kernel.kind), p.floor_s, 0.0, memory_s, core_j,
+        machine.memory_j(kernel.hbm_bytes), 0.0,
     )  # fmt: skip
 
 

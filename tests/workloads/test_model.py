@@ -117,27 +117,44 @@ def test_head_dim_sets_the_width_of_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "rule", "got", "key"),
     [
-        ({"heads": 3}, "heads must divide hidden 64 (got 3) (got 64) in"),
-        ({"kv_heads": 3}, "kv_heads must divide heads 4 (got 3)"),
-        ({"hidden": 0}, "hidden must be greater than 0 (got 0) in here:hidden"),
-        ({"layers": -1}, "layers must be greater than 0 (got -1) in here:layers"),
-        ({"hidden": float("nan")}, "(got nan) in here:hidden"),
-        ({"heads": "many"}, "(got many) in here:heads"),
-        ({"hiden": 64}, "(got hiden) in here:hiden"),
-        ({"family": "gtp"}, "'llama'"),
-        ({"norm": "batch_norm"}, "norm must be 'layer_norm' or 'rms_norm' (got batch_norm)"),
+        ({"hidden": 0}, "hidden must be greater than 0", "0", "hidden"),
+        ({"layers": -1}, "layers must be greater than 0", "-1", "layers"),
+        ({"hidden": float("nan")}, "hidden must be a finite number", "nan", "hidden"),
+        ({"heads": 2.5}, "heads must be a valid integer", "2.5", "heads"),
+        ({"heads": "many"}, "heads must be a valid integer", "many", "heads"),
+        ({"hiden": 64}, "key must be a known name", "hiden", "hiden"),
+        ({"norm": "batch_norm"}, "norm must be 'layer_norm' or 'rms_norm'", "batch_norm", "norm"),
     ],
 )
-def test_bad_shapes_are_refused(change: dict[str, Any], message: str) -> None:
-    """Each shape that cannot be is one line that names the field, the rule and the value."""
+def test_bad_shapes_are_refused(change: dict[str, Any], rule: str, got: str, key: str) -> None:
+    """Each shape that cannot be is one line: the field's rule, the value, and where it stands."""
     with pytest.raises(InputError) as caught:
         parse_model({**TINY, **change}, "here")
     text = str(caught.value)
-    print(text)
-    assert message in text
+    assert text.startswith(rule)
+    assert text.endswith(f".{key}") or text.endswith(f":{key}")
+    assert f"(got {got}) in here:" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"heads": 3}, "heads must divide hidden 64 (got 3)"),
+        ({"kv_heads": 3}, "kv_heads must divide heads 4 (got 3)"),
+        ({"family": "gtp"}, "family must be"),
+    ],
+)
+def test_shapes_that_do_not_fit_together_are_refused(change: dict[str, Any], rule: str) -> None:
+    """Indivisible heads and unknown families are one line with the rule and the place."""
+    with pytest.raises(InputError) as caught:
+        parse_model({**TINY, **change}, "here")
+    text = str(caught.value)
+    assert text.startswith(rule)
+    assert "in here" in text
+    assert text.count("(got ") == 1
 
 
 @pytest.mark.parametrize("key", ["hidden", "layers", "heads", "vocab", "family"])

@@ -73,7 +73,10 @@ def _multi_tensor(rows: list[Row]) -> tuple[dict[str, float], float]:
     slopes, bases = [], []
     for op, count in operators.items():
         points = [(r["tensors"], r["seconds"]) for r in rows if r["op"] == op]
-        slope, base = np.polyfit(*np.array(points).T, 1)
+        tensors, seconds = (
+            np.array(values, dtype=np.float64) for values in zip(*points, strict=True)
+        )
+        slope, base = np.polyfit(tensors, seconds, 1)
         multi = 2 if op != "sgd_momentum" else 3
         slopes.append(max(float(slope), 0.0) / multi)
         bases.append(max(float(base), 1e-6) / count)

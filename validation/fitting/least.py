@@ -29,7 +29,7 @@ def fit_log(
     scale = np.maximum(np.abs(np.asarray(start, dtype=np.float64)), 1e-12)
     result = least_squares(
         errors, np.clip(start, lower, upper), bounds=(lower, upper), x_scale=scale,
-        loss="soft_l1", f_scale=LOSS_SCALE, diff_step=1e-3,
+        loss="soft_l1", f_scale=LOSS_SCALE, diff_step=[1e-3] * len(start),
     )  # fmt: skip
     return np.asarray(result.x, dtype=np.float64)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,10 @@ from scipy.optimize import least_squares
 
 from archs.calibration import PowerParameters
 from simulator.costs.attention import pair_count
-from workloads.kernels import Attention, Convolution, Gemm
+from workloads.kernels import Gemm
 
 from .least import Vector
-from .samples import attention_of, convolution_of
+from .samples import Row, attention_of, convolution_of
 
 ELEMENT_KINDS = ("rms_norm", "gelu", "silu", "log_softmax", "log_softmax_backward", "adamw_fused",
                  "batch_norm_bf16", "batch_norm_fp16", "cast_to_float", "add")  # fmt: skip
@@ -49,36 +48,34 @@ class PowerFit:
         )
 
 
-def work_of(row: Mapping[str, Any]) -> dict[str, float]:
+def work_of(row: Row) -> dict[str, float]:
     """Operations of one repetition: tensor flops, HBM bytes, softmax pairs, elements."""
-    if row["kind"] != "power":
-        return _tensor_work(row)
-    op = row["op"]
-    if op == "gemm":
-        gemm = Gemm(row["m"], row["n"], row["k"], "bf16")
-        return {"flops": gemm.flops, "bytes": gemm.hbm_bytes}
+    op = row.get("op", "")
+    if row["kind"] != "power" or op in ("gemm", "conv2d") or op.startswith("attention"):
+        return _tensor_work(_as_case(row))
     if op.startswith("gemm_8192_then"):
         gemm = Gemm(8192, 8192, 8192, "bf16")
-        moved = row["copies"] * 2.0 * 2**28
-        return {"flops": gemm.flops, "bytes": gemm.hbm_bytes + moved}
-    if op.startswith("attention"):
-        direction = op.removeprefix("attention_")
-        kernel = Attention(2, 4096, 4096, 32, 32, row["head_dim"], True, "bf16", direction)
-        pairs = pair_count(kernel)
-        return {"flops": kernel.flops, "bytes": kernel.hbm_bytes, f"pairs_{direction}": pairs}
-    if op == "conv2d":
-        conv = Convolution(
-            256, row["cin"], row["cout"], row["kernel"], 1, row["hw"], "fp16", "fprop"
-        )
-        return {"flops": conv.flops, "bytes": conv.hbm_bytes}
-    if op == "scale":
-        return {"bytes": 4.0 * row["elements"]}
+        return {"flops": gemm.flops, "bytes": gemm.hbm_bytes + row["copies"] * 2.0 * 2**28}
     if op == "copy":
         return {"bytes": float(row["bytes"])}
     return _stream_work(row)
 
 
-def _tensor_work(row: Mapping[str, Any]) -> dict[str, float]:
+def _as_case(row: Row) -> Row:
+    """A power row as the tensor-core case that it repeats."""
+    if row["kind"] != "power":
+        return row
+    if row["op"].startswith("attention"):
+        shape = {"batch": 2, "seq": 4096, "heads": 32, "kv_heads": 32, "causal": True}
+        direction = row["op"].removeprefix("attention_")
+        return {**row, **shape, "kind": "attention", "dtype": "bf16", "direction": direction}
+    if row["op"] == "conv2d":
+        shape = {"batch": 256, "stride": 1, "dtype": "fp16", "direction": "fprop"}
+        return {**row, **shape, "kind": "conv2d"}
+    return {**row, "kind": "gemm", "dtype": "bf16"}
+
+
+def _tensor_work(row: Row) -> dict[str, float]:
     """Work of a sustained tensor-core loop."""
     if row["kind"] == "gemm":
         gemm = Gemm(row["m"], row["n"], row["k"], row["dtype"])
@@ -91,12 +88,12 @@ def _tensor_work(row: Mapping[str, Any]) -> dict[str, float]:
     return {"flops": conv.flops, "bytes": conv.hbm_bytes}
 
 
-def _stream_work(row: Mapping[str, Any]) -> dict[str, float]:
+def _stream_work(row: Row) -> dict[str, float]:
     op = row["op"]
     elements = row.get("elements") or row.get("rows", 0) * row.get("cols", 0)
     if op.startswith("batch_norm"):
         elements = 256 * 256 * 56 * 56
-    per_element = {"rms_norm": 4, "gelu": 4, "silu": 4, "add": 6, "log_softmax": 12,
+    per_element = {"scale": 4, "rms_norm": 4, "gelu": 4, "silu": 4, "add": 6, "log_softmax": 12,
                    "log_softmax_backward": 20, "adamw_fused": 28, "batch_norm_bf16": 6,
                    "batch_norm_fp16": 6, "cast_to_float": 6}.get(op, 0)  # fmt: skip
     return {"bytes": float(elements * per_element), f"elements_{op}": float(elements)}
@@ -106,7 +103,7 @@ RESIDENT_BYTES = 2.4e8
 """Products with less traffic (four times the L2) are left out: repeated, they stay partly in L2."""
 
 
-def usable(row: Mapping[str, Any]) -> bool:
+def usable(row: Row) -> bool:
     """Whether a loop's HBM traffic is known: not a small product repeated on the same operands."""
     if row.get("op") == "spin" or not row["power_w"]:
         return False
@@ -127,7 +124,7 @@ class _Loops:
     boards: list[str]
 
 
-def _loops(rows: list[dict[str, Any]]) -> _Loops:
+def _loops(rows: Sequence[Row]) -> _Loops:
     boards = sorted({r["board"] for r in rows})
     chosen = [r for r in rows if usable(r)]
     work = [work_of(r) for r in chosen]
@@ -152,7 +149,7 @@ def _loops(rows: list[dict[str, Any]]) -> _Loops:
     )
 
 
-def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -> PowerFit:
+def fit_power(rows: Sequence[Row], limit_w: float, reference_hz: float) -> PowerFit:
     """Least squares on the measured power of sustained loops at their measured clocks.
 
     Memory energy does not depend on the SM clock, that of the SMs does. Boards of one product
@@ -171,9 +168,11 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
         return np.asarray(idle + memory_factor * loops.rate[:, 0] * energy[0] + core_factor * core)
 
     start = np.concatenate([np.full(count, 0.8), [0.5], np.ones(2 * others)])
-    solution = least_squares(
-        lambda x: predict(x) / loops.power_w - 1.0, start, bounds=(0.0, 20.0)
-    ).x
+
+    def errors(x: Vector) -> Vector:
+        return np.asarray(predict(x) / loops.power_w - 1.0)
+
+    solution = least_squares(errors, start, bounds=(0.0, 20.0)).x
     energy = dict(zip(loops.names, solution[:count] * loops.scale, strict=True))
     limited = loops.power_w[loops.clock_hz < 1.95e9]
     parameters = PowerParameters(
@@ -193,4 +192,4 @@ def fit_power(rows: list[dict[str, Any]], limit_w: float, reference_hz: float) -
     }
     memory, core = (np.concatenate([[1.0], f]) for f in solution[count + 1 :].reshape(2, others))
     boards = {b: (float(memory[i]), float(core[i])) for i, b in enumerate(loops.boards)}
-    return PowerFit(parameters, element_j, boards, predict(solution) / loops.power_w - 1.0)
+    return PowerFit(parameters, element_j, boards, errors(solution))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from workloads.kernels import Attention, Convolution, Gemm, Kernel, Stream
 from workloads.optimizer import launches
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4, "bfloat16": 2, "float32": 4, "tf32": 4, "fp8": 1}
 
 
@@ -151,29 +151,19 @@ def stream_samples(rows: Iterable[Row]) -> Iterator[Sample]:
 
 
 def _streams_of(row: Row) -> Iterator[tuple[Stream, float]]:
-    kind = row["kind"]
-    if kind == "elementwise":
-        yield _elementwise(row), row["seconds"]
-    elif kind == "strided" and row["op"] in STRIDED:
+    reader = READERS.get(row["kind"])
+    return reader(row) if reader else iter(())
+
+
+def _whole_elementwise(row: Row) -> Iterator[tuple[Stream, float]]:
+    yield _elementwise(row), row["seconds"]
+
+
+def _strided(row: Row) -> Iterator[tuple[Stream, float]]:
+    if row["op"] in STRIDED:
         name, read, write = STRIDED[row["op"]]
         n = row["elements"]
         yield Stream(name, n, 1, n * read, n * write), row["seconds"]
-    elif kind == "row":
-        yield from _rows(row)
-    elif kind == "loss":
-        yield from _loss(row)
-    elif kind == "embedding":
-        yield from _embedding(row)
-    elif kind == "optimizer":
-        yield from _optimizer(row)
-    elif kind == "batch_norm":
-        yield from _batch_norm(row)
-    elif kind == "max_pool":
-        yield from _max_pool(row)
-    elif kind == "attention" and row["direction"] == "backward":
-        yield from _attention_helpers(row)
-    elif kind == "fused":
-        yield from _fused(row)
 
 
 def _elementwise(row: Row) -> Stream:
@@ -283,6 +273,8 @@ def _max_pool(row: Row) -> Iterator[tuple[Stream, float]]:
 
 
 def _attention_helpers(row: Row) -> Iterator[tuple[Stream, float]]:
+    if row["direction"] != "backward":
+        return
     rows, dim = row["batch"] * row["seq"] * row["heads"], row["head_dim"]
     q = rows * dim * 2
     yield Stream("attention_dot", rows, dim, 2 * q, 4 * rows), named(row, "dot_do_o")
@@ -293,7 +285,7 @@ def _attention_helpers(row: Row) -> Iterator[tuple[Stream, float]]:
 
 
 FUSED_COLS = 2048
-"""Other widths of the fused cases were compiled for dynamic shapes, which training steps are not."""
+"""The first width measured; in an earlier run the later ones were compiled for dynamic shapes."""
 
 
 def _fused(row: Row) -> Iterator[tuple[Stream, float]]:
@@ -306,9 +298,12 @@ def _fused(row: Row) -> Iterator[tuple[Stream, float]]:
     seconds = sum(k["seconds"] for k in row["kernels"] if ("backward" in k["name"]) == both)
     base = op.removesuffix("_forward_backward")
     table = {
-        ("add_rms_norm", False): ("fused_norm", 2, 2), ("add_layer_norm", False): ("fused_norm", 2, 2),
-        ("swiglu", False): ("fused_swiglu", 2, 1), ("gelu", False): ("fused_gelu", 1, 1),
-        ("swiglu", True): ("fused_swiglu_backward", 3, 2), ("gelu", True): ("fused_gelu_backward", 2, 1),
+        ("add_rms_norm", False): ("fused_norm", 2, 2),
+        ("add_layer_norm", False): ("fused_norm", 2, 2),
+        ("swiglu", False): ("fused_swiglu", 2, 1),
+        ("gelu", False): ("fused_gelu", 1, 1),
+        ("swiglu", True): ("fused_swiglu_backward", 3, 2),
+        ("gelu", True): ("fused_gelu_backward", 2, 1),
         ("add_rms_norm", True): ("fused_norm_backward", 3, 1),
         ("add_layer_norm", True): ("fused_norm_backward", 3, 1),
     }  # fmt: skip
@@ -319,3 +314,18 @@ def _fused(row: Row) -> Iterator[tuple[Stream, float]]:
             if "triton" in k["name"] and "backward" in k["name"]
         )  # fmt: skip
     yield Stream(kind, r, c, read * size, write * size), seconds
+
+
+READERS: dict[str, Callable[[Row], Iterator[tuple[Stream, float]]]] = {
+    "elementwise": _whole_elementwise,
+    "strided": _strided,
+    "row": _rows,
+    "loss": _loss,
+    "embedding": _embedding,
+    "optimizer": _optimizer,
+    "batch_norm": _batch_norm,
+    "max_pool": _max_pool,
+    "attention": _attention_helpers,
+    "fused": _fused,
+}
+"""Kind of a measured row to what it says of memory-bound kernels."""
