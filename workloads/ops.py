@@ -339,7 +339,7 @@ def heads_first(tape: Tape, x: Tensor, heads: int) -> Tensor:
 
 
 def heads_last(tape: Tape, x: Tensor) -> Tensor:
-    """View [batch, heads, seq, dim] as [batch, seq, heads*dim], copied when it is not contiguous."""
+    """View [batch, heads, seq, dim] as [batch, seq, heads*dim], copied if not contiguous."""
     batch, heads, seq, dim = x.shape
     return contiguous(tape, _transposed(tape, x, (batch, seq, heads * dim), x.shape))
 

@@ -57,7 +57,7 @@ class Machine:
         found = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
         if not found:
             raise ValueError(
-                f"precision must be one of {', '.join(sorted(peaks))} on {self.gpu.id} (got {dtype})"
+                f"precision must be one of {', '.join(sorted(peaks))} (got {dtype} on {self.gpu.id})"
             )
         return float(found)
 

@@ -41,7 +41,8 @@ def textbook_calibration(gpu: Gpu) -> Calibration:
         streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
         power=PowerParameters(
             idle_w=120.0, active_w=0.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10,
-            pair_forward_j=1e-10, pair_backward_j=1e-10, reference_clock_hz=REFERENCE_CLOCK_HZ, exponent=0.5,
+            pair_forward_j=1e-10, pair_backward_j=1e-10,
+            reference_clock_hz=REFERENCE_CLOCK_HZ, exponent=0.5,
             limit_fraction=0.987, min_clock_hz=3.45e8,
         ),
         host=HostParameters(

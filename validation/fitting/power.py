@@ -70,8 +70,8 @@ def _as_case(row: Row) -> Row:
         direction = row["op"].removeprefix("attention_")
         return {**row, **shape, "kind": "attention", "dtype": "bf16", "direction": direction}
     if row["op"] == "conv2d":
-        shape = {"batch": 256, "stride": 1, "dtype": "fp16", "direction": "fprop"}
-        return {**row, **shape, "kind": "conv2d"}
+        image = {"batch": 256, "stride": 1, "dtype": "fp16", "direction": "fprop"}
+        return {**row, **image, "kind": "conv2d"}
     return {**row, "kind": "gemm", "dtype": "bf16"}
 
 

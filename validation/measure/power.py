@@ -35,15 +35,18 @@ class Sampler(threading.Thread):
         )
 
     def run(self) -> None:
+        """Collect samples until the process ends."""
         for line in self.process.stdout or ():
             power, clock = (float(part) for part in line.split(","))
             self.rows.append((time.time(), power, clock))
 
     def stop(self) -> None:
+        """End the sampling process."""
         self.process.terminate()
 
 
 def power_cases(pool: Pool) -> Iterator[tuple[dict[str, Any], Callable[[], Any]]]:
+    """Operators whose sustained power separates tensor, memory, softmax and element energy."""
     half = torch.bfloat16
     big = pool.take((1 << 29,), half)
     mats = {}

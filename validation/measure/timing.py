@@ -31,6 +31,7 @@ class Pool:
         self.offset = 0
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A view of the buffer, or a tensor of its own when it is larger than the buffer."""
         if dtype not in self.buffers:
             buffer = torch.empty(self.elements, dtype=dtype, device=DEVICE)
             step = 1 << 26
