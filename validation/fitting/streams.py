@@ -48,17 +48,30 @@ def fit_stream(machine: Machine, samples: list[Sample]) -> StreamParameters:
     def model(x: Vector) -> Vector:
         return predict(machine, _parameters(x, rowwise), samples)
 
-    start = [float(max(4e-7, 0.8 * measured.min())), 0.8, 5e-10, 5e-8]
     upper = list(UPPER)
     upper[0] = float(max(3.1e-7, 1.05 * measured.min()))
     best = min(
-        (
-            fit_log(model, measured, [start[0], hbm, each, start[3]], LOWER, upper)
-            for hbm, each in ((0.8, 1e-11), (1.0, 5e-10), (0.5, 2e-9))
-        ),
+        (fit_log(model, measured, start, LOWER, upper) for start in starts(machine, samples)),
         key=lambda x: float(np.abs(np.log(model(x) / measured)).mean()),
     )
     return _parameters(best, rowwise)
+
+
+def starts(machine: Machine, samples: list[Sample]) -> list[list[float]]:
+    """Where the fit begins: all time of the largest kernel in traffic, elements, rows, or mixed."""
+    large = max(samples, key=lambda s: s.seconds)
+    kernel = large.kernel
+    floor = 0.8 * min(s.seconds for s in samples)
+    traffic = kernel.hbm_bytes / large.seconds / machine.hbm_bytes_per_s
+    element = large.seconds * machine.sms / kernel.elements  # type: ignore[union-attr]
+    row = large.seconds * machine.sms / kernel.rows  # type: ignore[union-attr]
+    return [
+        [floor, traffic, 0.01 * element, 0.01 * row],
+        [floor, 1.15, element, 0.01 * row],
+        [floor, 1.15, 0.5 * element, 0.5 * row],
+        [floor, 1.2 * traffic, 0.8 * element, 0.2 * row],
+        [floor, 1.15, 0.05 * element, 0.95 * row],
+    ]
 
 
 def _parameters(x: Vector, rowwise: bool) -> StreamParameters:
