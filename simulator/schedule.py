@@ -31,8 +31,9 @@ class HostModel:
 
     @property
     def scale(self) -> float:
-        """How much slower this host is than the one that was measured."""
-        return self.eager_launch_s / self.parameters.reference_launch_s
+        """Cost of an operator in a step on this host relative to the measured loops."""
+        p = self.parameters
+        return p.step_factor * self.eager_launch_s / p.reference_launch_s
 
     def seconds(self, operator: Operator) -> float:
         """Host seconds to issue one operator."""

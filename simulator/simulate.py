@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 
-from archs.calibration import best_calibration
+from archs.calibration import Calibration, best_calibration
 from workloads.lowering import lower
 from workloads.program import Program
 
@@ -24,9 +24,11 @@ from .schedule import HostModel, all_launches, host_seconds, works
 HOST_BOUND_SHARE = 0.1
 
 
-def machine_of(scenario: Scenario) -> Machine:
-    """The scenario's GPU with the calibration it uses."""
+def machine_of(scenario: Scenario, calibration: Calibration | None = None) -> Machine:
+    """The scenario's GPU with the calibration given, or else the best that is installed."""
     gpu = scenario.gpu
+    if calibration is not None:
+        return Machine(gpu, calibration, calibration.gpu == gpu.id)
     calibration, own = best_calibration(gpu.id, gpu.architecture)
     return Machine(gpu, calibration, own)
 
@@ -45,22 +47,22 @@ class Simulated:
     memory: MemoryProfile
 
 
-def simulate(scenario: Scenario) -> StepResult:
-    """Predict one training step of a scenario.
+def simulate(scenario: Scenario, calibration: Calibration | None = None) -> StepResult:
+    """Predict one training step of a scenario, with the installed calibration unless one is given.
 
     Raises InputError or ValueError when the scenario needs what is not modelled.
     """
     begin = time.perf_counter()
-    done = run_scenario(scenario)
+    done = run_scenario(scenario, calibration)
     roles = len(done.program.roles)
     wall_s = time.perf_counter() - begin
     return _summarise(done, EngineStatistics(done.timeline.events, roles, wall_s))
 
 
-def run_scenario(scenario: Scenario) -> Simulated:
+def run_scenario(scenario: Scenario, calibration: Calibration | None = None) -> Simulated:
     """Lower, cost, settle the clock and run, without summarising."""
     program = lower(scenario.workload, scenario.plan, scenario.stack)
-    machine = machine_of(scenario)
+    machine = machine_of(scenario, calibration)
     role = program.roles[0]
     host = HostModel(machine.calibration.host, scenario.host_launch_s)
     items = works(role, Coster(machine), host)

@@ -15,7 +15,7 @@ from archs.gpu import Gpu
 from simulator.costs.machine import Machine
 from workloads.kernels import Attention, Convolution, Gemm
 
-from .fitting import host, power, samples, streams, tensor
+from .fitting import host, power, samples, stack, streams, tensor
 from .fitting.document import as_toml
 from .fitting.draft import REFERENCE_CLOCK_HZ, textbook_calibration
 from .fitting.least import residual
@@ -46,27 +46,48 @@ class Data:
     sustained: DataFile
     gemm: DataFile
     attention: DataFile
-    conv: DataFile
+    held_out: DataFile
+    repeatability: Path
 
     @property
     def files(self) -> tuple[DataFile, ...]:
         """All files, for provenance."""
-        return self.kernels, self.power, self.sustained, self.gemm, self.attention, self.conv
+        return (
+            self.kernels, self.power, self.sustained, self.gemm, self.attention,
+            self.held_out,
+        )  # fmt: skip
 
 
 def read_data(folder: Path = SHIPPED) -> Data:
     """The microbenchmarks under a folder laid out as ``validation/data/h200``."""
-    names = ("kernels/kernels.jsonl.gz", "kernels/power.jsonl",
-             "kernels/sustained.jsonl", "micro/gemm.jsonl", "micro/attention.jsonl",
-             "micro/conv.jsonl")  # fmt: skip
-    for name in names:
+    names = (
+        "kernels/kernels.jsonl.gz", "kernels/power.jsonl", "kernels/sustained.jsonl",
+        "micro/gemm.jsonl", "micro/attention.jsonl", "held_out.jsonl",
+    )  # fmt: skip
+    for name in (*names, "repeatability.jsonl"):
         if not (folder / name).is_file():
             raise InputError("microbenchmark file must exist", name, str(folder))
-    return Data(*(samples.read_rows(folder / name) for name in names))
+    files = [samples.read_rows(folder / name) for name in names]
+    return Data(*files, folder / "repeatability.jsonl")
 
 
-def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
-    """Fit every cost model of ``gpu`` to its microbenchmarks; training runs are never read."""
+def calibrate(gpu: Gpu, data: Data) -> Calibration:
+    """Fit every cost model of ``gpu`` to its microbenchmarks, then host overhead and intervals.
+
+    Kernel costs and power see no training run; see ``fitting.stack`` for what the held-out runs,
+    which are never scored, are used for.
+    """
+    found = fit_kernels(gpu, data)
+    runs = data.held_out.rows
+    factor = stack.step_factor(found, runs)
+    host_parameters = found.host.model_copy(update={"step_factor": factor})
+    found = found.model_copy(update={"host": host_parameters})
+    spread = stack.between_hosts(data.repeatability)
+    return found.model_copy(update={"intervals": stack.interval_quantiles(found, runs, spread)})
+
+
+def fit_kernels(gpu: Gpu, data: Data) -> Calibration:
+    """Fit kernel costs, power and tight-loop host costs to microbenchmarks alone."""
     rows = list(data.kernels.rows)
     draft = Machine(gpu, textbook_calibration(gpu), True)
     stream_samples = list(samples.stream_samples(rows))
@@ -94,7 +115,7 @@ def calibrate(gpu: Gpu, data: Data, intervals: dict[str, float]) -> Calibration:
     residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
     return draft.calibration.model_copy(
         update={
-            "host": host_parameters, "residuals": residuals, "intervals": intervals,
+            "host": host_parameters, "residuals": residuals,
             "sources": tuple(
                 Source(file=f.path.name, sha256=f.sha256, rows=len(f.rows)) for f in data.files
             ),

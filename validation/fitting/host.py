@@ -30,6 +30,7 @@ def fit_host(rows: Iterable[Row], gap_s: float) -> HostParameters:
     classes |= steps
     return HostParameters(
         reference_launch_s=launch,
+        step_factor=1.0,
         classes={k: round(v, 9) for k, v in sorted(classes.items())},
         default_s=launch,
         unit_s=unit_s,

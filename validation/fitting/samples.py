@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archs.errors import InputError
 from workloads.kernels import Attention, Convolution, Gemm, Kernel, Stream
 from workloads.optimizer import launches
 
@@ -45,8 +46,17 @@ def read_rows(path: Path) -> DataFile:
     """Read a .jsonl or .jsonl.gz file of microbenchmarks."""
     raw = path.read_bytes()
     text = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    rows = tuple(json.loads(line) for line in text.splitlines() if line.strip())
+    rows = tuple(_rows_of(text.decode(), path))
     return DataFile(path, rows, hashlib.sha256(raw).hexdigest())
+
+
+def _rows_of(text: str, path: Path) -> Iterator[Row]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            if line.strip():
+                yield json.loads(line)
+        except ValueError as error:
+            raise InputError("line must be JSON", str(error), f"{path}:{number}") from None
 
 
 def suffix(dtype: str) -> str:
