@@ -123,9 +123,10 @@ class HostParameters(_Frozen):
     """Seconds that the host needs to issue one operator, by class ``name.phase``.
 
     Measured on a host whose ``x.add_(1)`` loop takes ``reference_launch_s``; another host's costs
-    scale with its own loop. ``step_factor`` is how much more an operator costs inside a step than in
-    a loop of its own (modules, cold code and caches). ``unit_s`` is added for each further tensor of a multi-tensor operator;
-    ``gap_s`` passes on the GPU between consecutive kernels of a stream.
+    scale with its own loop. ``step_factor`` is how much more an operator costs inside a step than
+    in a loop of its own (modules, cold code and caches). ``unit_s`` is added for each further
+    tensor of a multi-tensor operator; ``gap_s`` passes on the GPU between consecutive kernels of a
+    stream.
     """
 
     reference_launch_s: PositiveFloat

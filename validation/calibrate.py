@@ -68,7 +68,10 @@ def read_data(folder: Path = SHIPPED) -> Data:
         if not (folder / name).is_file():
             raise InputError("microbenchmark file must exist", name, str(folder))
     files = [samples.read_rows(folder / name) for name in names]
-    return Data(*files, folder / "repeatability.jsonl")
+    kernels, power_rows, sustained, gemm, attention, held_out = files
+    return Data(
+        kernels, power_rows, sustained, gemm, attention, held_out, folder / "repeatability.jsonl"
+    )
 
 
 def calibrate(gpu: Gpu, data: Data) -> Calibration:

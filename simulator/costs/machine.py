@@ -56,9 +56,8 @@ class Machine:
         peaks = {str(k): v for k, v in self.gpu.tensor_flops_per_s.items()}
         found = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
         if not found:
-            raise ValueError(
-                f"precision must be one of {', '.join(sorted(peaks))} (got {dtype} on {self.gpu.id})"
-            )
+            known = ", ".join(sorted(peaks))
+            raise ValueError(f"precision must be one of {known} (got {dtype} on {self.gpu.id})")
         return float(found)
 
     @cached_property

@@ -19,15 +19,21 @@ PARAMETERS = load_calibration("h200-sxm-141gb").host
 REFERENCE = HostModel(PARAMETERS, PARAMETERS.reference_launch_s)
 
 
+def default_s(host: HostModel) -> float:
+    """Host time of an operator of a class that nobody measured."""
+    return host.seconds(Operator("op", "forward", "new.forward"))
+
+
 @pytest.mark.parametrize("name", sorted(PARAMETERS.classes))
-def test_measured_host_costs_hold_on_the_measured_host(name: str) -> None:
-    """On the reference host an operator of a class takes what was measured for it."""
-    assert REFERENCE.seconds(Operator("op", "forward", name)) == PARAMETERS.classes[name]
+def test_host_costs_are_in_proportion_to_those_measured(name: str) -> None:
+    """Operators of two classes relate as measured; one of an unknown class takes the default."""
+    found = REFERENCE.seconds(Operator("op", "forward", name)) / default_s(REFERENCE)
+    assert found == pytest.approx(PARAMETERS.classes[name] / PARAMETERS.default_s)
 
 
-def test_unknown_operators_take_the_default() -> None:
-    """An operator of a class without a measurement takes the default time."""
-    assert REFERENCE.seconds(Operator("op", "forward", "new.forward")) == PARAMETERS.default_s
+def test_host_costs_are_at_least_those_measured_alone() -> None:
+    """On the reference host an operator of a step takes no less than in a loop of its own."""
+    assert default_s(REFERENCE) >= PARAMETERS.default_s
 
 
 def test_bookkeeping_costs_the_host_nothing() -> None:
@@ -42,7 +48,8 @@ def test_each_further_tensor_adds_its_time(units: int) -> None:
         REFERENCE.seconds(Operator("op", "optimizer", "foreach.optimizer", units=n))
         for n in (1, units)
     )
-    assert many == pytest.approx(one + (units - 1) * PARAMETERS.unit_s)
+    further = (units - 1) * PARAMETERS.unit_s / PARAMETERS.default_s
+    assert many == pytest.approx(one + further * default_s(REFERENCE))
 
 
 @given(st.floats(1e-7, 1e-3), st.sampled_from(sorted(PARAMETERS.classes)))

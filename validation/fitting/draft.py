@@ -46,7 +46,8 @@ def textbook_calibration(gpu: Gpu) -> Calibration:
             limit_fraction=0.987, min_clock_hz=3.45e8,
         ),
         host=HostParameters(
-            reference_launch_s=7e-6, step_factor=1.0, classes={}, default_s=7e-6, unit_s=0.0, gap_s=1.2e-6
+            reference_launch_s=7e-6, step_factor=1.0, classes={}, default_s=7e-6,
+            unit_s=0.0, gap_s=1.2e-6,
         ),
         residuals={}, intervals={},
     )  # fmt: skip

@@ -80,4 +80,4 @@ def interval_quantiles(
 
 def between_hosts(path: Path) -> float:
     """Largest relative difference of one run between two hosts (repeatability.jsonl)."""
-    return max(abs(row["ratio"] - 1.0) for row in read_rows(path).rows)
+    return float(max(abs(row["ratio"] - 1.0) for row in read_rows(path).rows))

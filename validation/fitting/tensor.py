@@ -59,7 +59,7 @@ def predict(machine: Machine, samples: list[Sample], event_overhead_s: float = 0
 
 
 SHORT_LOOP_LIMIT = 1.1
-"""What do_bench's loop of 0.1 s may draw, relative to the limit: the limiter needs longer to settle.
+"""What do_bench's loop of 0.1 s may draw relative to the limit: the limiter needs longer.
 
 From the event-timed products and attention together: at 1.0 long ones are predicted 6 and 10 % too
 slow, at 1.2 products 7 % too fast; it concerns only how those files are read.

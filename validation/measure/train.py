@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
+import itertools
 import json
 import statistics
 import time
@@ -20,7 +22,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
 from models import Shape, Transformer
 from power import Sampler
 from timing import DEVICE
@@ -159,7 +160,7 @@ def timed_steps(trainer: Trainer, seconds: float) -> tuple[list[float], dict[str
     torch.cuda.synchronize()
     rows = [r for r in sampler.rows if begin < r[0]]
     sampler.stop()
-    times = [a.elapsed_time(b) * 1e-3 for a, b in zip(events, events[1:], strict=False)]
+    times = [a.elapsed_time(b) * 1e-3 for a, b in itertools.pairwise(events)]
     return times, {
         "peak_memory_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_memory_reserved_bytes": torch.cuda.max_memory_reserved(),

@@ -1,0 +1,72 @@
+"""The command ``stepsim``: its subcommands, and errors as one line with an exit code.
+
+Exit codes: 0 done, 1 a check failed, 2 bad input. Commands import what they need when they run, so
+that ``stepsim --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from .calibrate import calibrate
+from .catalog import list_, show
+from .doctor import doctor
+from .simulate import simulate
+from .validate import validate
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="stepsim",
+    help="Predict the time, memory, energy and cost of a training step, and say why.",
+    epilog="Example: stepsim simulate --gpu h200-sxm-141gb --model llama3-8b --seq-len 4096",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(simulate)
+app.command()(validate)
+app.command()(calibrate)
+app.command("list")(list_)
+app.command()(show)
+app.command()(doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``stepsim`` with these arguments, or the process's own, and return its exit code.
+
+    Bad input becomes one line on stderr and code 2; any other exception is a bug and propagates.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return int(app(args=given or ["--help"], prog_name="stepsim", standalone_mode=False) or 0)
+    except TyperException as error:
+        return _refuse(error.format_message())
+    except ValueError as error:
+        if not _expected(error):
+            raise
+        return _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has left (`stepsim list | head`): nothing remains to be said, and
+        # the interpreter must not try to flush what nobody reads.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _expected(error: ValueError) -> bool:
+    from archs.errors import StepsimError
+
+    return isinstance(error, StepsimError)
+
+
+def _refuse(text: str) -> int:
+    sys.stderr.write(f"stepsim: {' '.join(text.split())}\n")
+    return BAD_INPUT

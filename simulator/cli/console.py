@@ -1,0 +1,83 @@
+"""What commands write: tables for people and JSON for programs on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+BAR_CELLS = 30
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON document and nothing else to stdout; never NaN."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def console() -> Console:
+    """Standard output as people read it; it wraps at the terminal's width."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False)
+
+
+def write(*parts: RenderableType) -> None:
+    """Write lines and tables to stdout; text is taken literally."""
+    out = console()
+    for part in parts:
+        out.print(part, markup=False)
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: int = 1,
+) -> Table:
+    """A table whose first ``left`` columns are text; the others are numbers, to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        is_text = index < left
+        found.add_column(
+            column,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=not is_text or index == 0,
+        )
+    for row in rows:
+        found.add_row(*(Text(cell) for cell in row))
+    return found
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names beside their values, without rules."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table.grid(padding=(0, 2))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for name, value in rows:
+        found.add_row(Text(name), Text(value))
+    return found
+
+
+def bar(share: float) -> str:
+    """A bar as long as ``share`` (0 to 1) of ``BAR_CELLS``."""
+    solid = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
+    return solid * round(max(0.0, min(1.0, share)) * BAR_CELLS)
