@@ -15,7 +15,7 @@ def seconds(value: float | None) -> str:
 
 def gigabytes(value: float | None) -> str:
     """Decimal bytes with a prefix: "42.65 GB"."""
-    return _quantity(value, "B")
+    return _quantity(value, "bytes")
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -31,11 +31,6 @@ def test_host_costs_are_in_proportion_to_those_measured(name: str) -> None:
     assert found == pytest.approx(PARAMETERS.classes[name] / PARAMETERS.default_s)
 
 
-def test_host_costs_are_at_least_those_measured_alone() -> None:
-    """On the reference host an operator of a step takes no less than in a loop of its own."""
-    assert default_s(REFERENCE) >= PARAMETERS.default_s
-
-
 def test_bookkeeping_costs_the_host_nothing() -> None:
     """Releases at the end of a segment are no operators of the framework."""
     assert REFERENCE.seconds(Operator("release", "forward", "none.forward")) == 0.0

@@ -84,12 +84,18 @@ def dense_samples(rows: Iterable[Row]) -> Iterator[Sample]:
             if row["kind"] != "attention" or row["direction"] == "forward":
                 clock = row["sm_clock_mhz"] * 1e6
                 yield Sample(kernel, row["seconds"], "sustained", clock)
-        elif condition == "busy":
+        elif condition == "busy" and undisturbed(row):
             seconds = named(row, *MAIN_KERNELS[row["kind"]])
             if 0 < seconds < SHORT_S * (4.0 if row["kind"] != "gemm" else 1.0):
                 yield Sample(kernel, seconds, "kernel")
 
 
+def undisturbed(row: Row) -> bool:
+    """Whether the clock right after a kernel was that before it: no fast power limit within."""
+    return bool(row["clock_after_hz"] > STEADY_CLOCK * row["clock_before_hz"])
+
+
+STEADY_CLOCK = 0.985
 MAIN_KERNELS = {
     "gemm": ("nvjet", "cutlass", "gemm", "splitK"),
     "attention": ("sdpa", "flash"),
