@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from archs.errors import StepsimError
+from archs.errors import InputError, StepsimError
 from archs.reading import write_atomic
 from archs.units import format_quantity
 from simulator.timeline import write_trace
@@ -36,12 +36,19 @@ def demonstrate(folder: Path) -> None:
     """Predict ``RUN``, write report and timeline to a folder, and print the report."""
     made = explain(shipped_run(RUN))
     timeline, document = folder / "demo.trace.json.gz", folder / "demo.md"
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     write_trace(timeline, made.result, made.scenario)
     text = report(made)
     write_atomic(document, text)
     print(text)
     print(f"Report: {document}. Timeline: {timeline} (open it in https://ui.perfetto.dev).")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("folder must be writable", error.strerror, str(folder)) from None
 
 
 def report(made: Explanation) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from archs.calibration import load_calibration
 from archs.gpu import load_gpu
 from simulator.costs import Coster, Launch
-from simulator.costs.gemm import SPLITS, gemm_launches, tilings
+from simulator.costs.gemm import SPLITS, gemm_launches, main_loop_cycles, tilings
 from simulator.costs.machine import Machine
 from simulator.costs.stream import stream_class
 from tests.simulator.handmade import h200, machine
@@ -63,6 +63,14 @@ def test_twice_the_bandwidth_is_never_slower(kernel: Kernel) -> None:
 def test_twice_the_sms_are_never_slower(kernel: Kernel) -> None:
     """Doubling the SMs, each as strong as before, slows no kernel of any kind and size."""
     assert seconds(scaled(H200, sms=2), kernel) <= seconds(H200, kernel)
+
+
+@pytest.mark.xfail(reason="an SM count alone divides the same peak by more SMs", strict=True)
+def test_more_sms_by_override_are_never_slower() -> None:
+    """Changing the SM count alone, as a what-if does, adds SMs of the same strength."""
+    gemm = Gemm(12 * 128, 11 * 128, 8192, "bf16")
+    wider = machine("h200-sxm-141gb", sm_count="144")
+    assert seconds(wider, gemm) <= seconds(H200, gemm)
 
 
 @given(kernels, st.floats(1e8, 2e9), st.floats(1.0, 2.0))
@@ -215,15 +223,16 @@ def test_tilings_cover_the_product(gemm: Gemm) -> None:
 
 
 def test_wave_quantisation() -> None:
-    """One tile more than the SMs take at once costs a whole wave more."""
+    """One tile more than the SMs take at once costs a whole main loop more."""
     p = H200.calibration.gemm.model_copy(update={"tiles": ((128, 128),)})
     rate = H200.flops_per_sm_cycle("bf16")
     full, more = (
         tilings(p, Gemm(128 * tiles, 128, 512, "bf16"), H200.sms, rate)[0] for tiles in (132, 133)
     )
     assert (full.waves, more.waves) == (1, 2)
-    per_wave = full.cycles - p.prologue_cycles
-    assert more.cycles == pytest.approx(full.cycles + per_wave)
+    main_loop = 512 * main_loop_cycles(p, 128, 128, rate, 2)
+    assert more.cycles >= full.cycles + main_loop
+    assert more.cycles <= 2 * full.cycles
 
 
 def test_unknown_code_path_is_refused() -> None:

@@ -186,6 +186,22 @@ def test_records_that_are_not_modelled_are_refused(
     assert SINGLE[0].id in str(caught.value)
 
 
+@pytest.mark.xfail(reason="a missing section is a KeyError", raises=KeyError, strict=True)
+@pytest.mark.parametrize("section", ["system", "workload", "plan", "stack"])
+def test_records_without_a_section_are_refused(section: str) -> None:
+    """A record that lacks a section is refused by name, not with a traceback."""
+    plain = to_plain(SINGLE[0])
+    del plain[section]
+    with pytest.raises(InputError, match=section):
+        Scenario.from_record(plain)
+
+
+@pytest.mark.xfail(reason="the GPU of the scenario replaces that of the system", strict=True)
+def test_a_system_and_another_gpu_contradict_each_other() -> None:
+    """A catalog system with the name of another GPU is refused."""
+    refused(tables(system={"system": "dgx-a100", "gpus": 1}))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
