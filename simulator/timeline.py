@@ -145,9 +145,7 @@ def _layer(work: Work) -> str:
     return label if label == phase else f"{label} {phase}"
 
 
-def _operators(
-    clock: _Clock, issues: Sequence[Issue], slices: Sequence[Slice]
-) -> Iterator[Event]:
+def _operators(clock: _Clock, issues: Sequence[Issue], slices: Sequence[Slice]) -> Iterator[Event]:
     """Each operator with its launches on the host, and its kernels on the stream."""
     remaining = iter(slices)
     correlation = len(issues)

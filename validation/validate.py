@@ -173,9 +173,7 @@ def compare_classes(
     predicted = class_seconds(result.timeline)
     none = ClassTotal(0, 0.0)
     return tuple(
-        ClassComparison(
-            name, ClassTotal(*predicted.get(name, (0, 0.0))), measured.get(name, none)
-        )
+        ClassComparison(name, ClassTotal(*predicted.get(name, (0, 0.0))), measured.get(name, none))
         for name in CLASSES
         if name in predicted or name in measured
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, JustifyMethod, RenderableType
     from rich.table import Table
 
 BAR_CELLS = 30
+WIDE = 160
+"""Columns of what goes into a file or a pipe, where nobody asked for another width."""
 
 
 def write_json(value: Any) -> None:
@@ -26,10 +29,11 @@ def say(text: str) -> None:
 
 
 def console() -> Console:
-    """Standard output as people read it; it wraps at the terminal's width."""
+    """Standard output as people read it: the terminal's width, or wide when it is no terminal."""
     from rich.console import Console
 
-    return Console(highlight=False, emoji=False)
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+    return Console(highlight=False, emoji=False, width=wide)
 
 
 def write(*parts: RenderableType) -> None:
@@ -39,28 +43,24 @@ def write(*parts: RenderableType) -> None:
         out.print(part, markup=False)
 
 
-def table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    left: int = 1,
-) -> Table:
-    """A table whose first ``left`` columns are text; the others are numbers, to the right."""
+def table(title: str, align: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table; ``align`` has a letter for each column: ``l`` for text and ``r`` for numbers.
+
+    Text wraps where the terminal is narrow. Without any column name there is no header.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for index, column in enumerate(columns):
-        is_text = index < left
-        found.add_column(
-            column,
-            justify="left" if is_text else "right",
-            overflow="fold",
-            no_wrap=not is_text or index == 0,
-        )
+    found = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold",
+        pad_edge=False, show_header=any(columns),
+    )  # fmt: skip
+    for side, column in zip(align, columns, strict=True):
+        justify: JustifyMethod = "right" if side == "r" else "left"
+        found.add_column(column, justify=justify, overflow="fold")
     for row in rows:
-        found.add_row(*(Text(cell) for cell in row))
+        found.add_row(*map(Text, row))
     return found
 
 

@@ -19,7 +19,7 @@ def report(scenario: Scenario, result: StepResult) -> Iterator[RenderableType]:
     """Scenario, headline numbers, where time and memory go, and warnings."""
     yield headline(scenario)
     yield pairs(_numbers(result))
-    yield _parts("Step", result.breakdown, result.step_time_s, text.seconds)
+    yield breakdown(result)
     yield _parts("Memory at its peak", result.memory, result.peak_memory_bytes, text.gigabytes)
     yield _classes(result)
     for warning in result.warnings:
@@ -41,6 +41,11 @@ def headline(scenario: Scenario) -> str:
     )
 
 
+def breakdown(result: StepResult) -> RenderableType:
+    """Where the step's time goes, as bars that sum to the step."""
+    return _parts("Step", result.breakdown, result.step_time_s, text.seconds)
+
+
 def _numbers(result: StepResult) -> Iterator[tuple[str, str]]:
     low, high = map(text.seconds, result.step_time_interval_s)
     level = text.percent(result.interval_level, 0)
@@ -49,15 +54,21 @@ def _numbers(result: StepResult) -> Iterator[tuple[str, str]]:
         yield "throughput", _rate(result.tokens_per_s, result.tokens_per_s_per_gpu, "tokens/s")
     if result.images_per_s is not None:
         yield "throughput", _rate(result.images_per_s, result.images_per_s_per_gpu, "images/s")
-    yield "MFU", (
-        f"{text.percent(result.mfu)} ({result.model_tflops_per_gpu:.0f} model TFLOP/s a GPU; "
-        f"HFU {text.percent(result.hfu)})"
+    yield (
+        "MFU",
+        (
+            f"{text.percent(result.mfu)} ({result.model_tflops_per_gpu:.0f} model TFLOP/s a GPU; "
+            f"HFU {text.percent(result.hfu)})"
+        ),
     )
     fits = "fits" if result.fits_in_memory else "does not fit"
     yield "peak memory", f"{text.gigabytes(result.peak_memory_bytes)} ({fits})"
-    yield "power", (
-        f"{result.average_power_w:.0f} W a GPU at {result.sm_clock_mhz:,.0f} MHz, "
-        f"{result.energy_j:,.1f} J a step"
+    yield (
+        "power",
+        (
+            f"{result.average_power_w:.0f} W a GPU at {result.sm_clock_mhz:,.0f} MHz, "
+            f"{result.energy_j:,.1f} J a step"
+        ),
     )
     cost = result.cost_usd
     yield "cost", "no price for this system" if cost is None else f"{cost:.3g} USD a step"
@@ -79,7 +90,7 @@ def _parts(
         for name, value in parts.items()
         if value
     ]
-    return table(title, ("", "", "", ""), [*rows, ("total", "", show(total), "")], left=2)
+    return table(title, "llrr", ("", "", "", ""), [*rows, ("total", "", show(total), "")])
 
 
 def _classes(result: StepResult) -> RenderableType:
@@ -89,4 +100,4 @@ def _classes(result: StepResult) -> RenderableType:
         (name, f"{count:,}", text.seconds(spent), text.percent(spent / result.step_time_s))
         for name, (count, spent) in sorted(totals.items(), key=lambda item: -item[1][1])
     ]
-    return table("Kernels", ("class", "launches", "time", "of the step"), rows)
+    return table("Kernels", "lrrr", ("class", "launches", "time", "of the step"), rows)

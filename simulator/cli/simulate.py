@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator import Scenario
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (TOML); flags go over it.")
+    Path | None, typer.Argument(metavar="SCENARIO", help="Scenario file (TOML); flags go over it.")
 ]
 Run = Annotated[
     str | None, typer.Option("--run", metavar="ID", help="Simulate a shipped measured run instead.")

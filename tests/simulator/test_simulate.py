@@ -222,7 +222,7 @@ def test_extrapolated_gpu_says_so(gpu: str) -> None:
     assert gpu in warning
     assert "extrapolated from h200-sxm-141gb" in warning
     widths = [(r.step_time_interval_s[1] / r.step_time_s) for r in (own, other)]
-    assert widths[1] > widths[0] or not own.warnings
+    assert widths[1] >= widths[0]
 
 
 def test_out_of_memory_is_a_result() -> None:
