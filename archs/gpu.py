@@ -154,12 +154,32 @@ class Gpu(Frozen):
     def with_overrides(self, overrides: Mapping[str, str]) -> Gpu:
         """A copy with values changed: dotted path to text, such as {"sm_count": "144"}.
 
-        Each changed value becomes "projected" with source "override". Raises InputError for an
-        unknown path or a value that is not allowed.
+        Each changed value becomes "projected" with source "override". A changed ``sm_count`` scales
+        the peaks that are not changed themselves: the SMs are of the same strength. Raises
+        InputError for an unknown path or a value that is not allowed.
         """
         values = plain_values(self)
         provenance = apply_overrides(values, self.provenance, overrides)
+        changed = validate_gpu(values, provenance, f"overrides of {self.id}")
+        if changed.sm_count == self.sm_count:
+            return changed
+        _scale_peaks(values, provenance, changed.sm_count / self.sm_count)
         return validate_gpu(values, provenance, f"overrides of {self.id}")
+
+
+PEAKS = ("tensor_flops_per_s", "sparse_tensor_flops_per_s", "vector_flops_per_s")
+"""Tables of peaks that are proportional to the number of SMs."""
+
+
+def _scale_peaks(values: dict[str, Any], provenance: dict[str, Provenance], factor: float) -> None:
+    """Multiply every peak that the user did not set, in place, and mark it as derived."""
+    origin = Provenance(source="override", kind="projected", note="scaled with sm_count")
+    for table in PEAKS:
+        for precision in values.get(table) or {}:
+            path = f"{table}.{precision}"
+            if provenance.get(path) != OVERRIDE:
+                values[table][precision] *= factor
+                provenance[path] = origin
 
 
 def gpu_ids() -> list[str]:

@@ -23,13 +23,12 @@ Input = TypeVar("Input", bound=BaseModel)
 
 
 class HostInput(BaseModel):
-    """Speed of the host: seconds of one eager ``x.add_(1)`` and of one kernel in a CUDA graph."""
+    """The host: its name, and the seconds of one eager ``x.add_(1)`` as its speed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str | None = None
     eager_launch_s: PositiveFloat | None = None
-    graph_launch_s: PositiveFloat | None = None
 
 
 class SystemInput(BaseModel):
@@ -97,6 +96,9 @@ class Scenario:
     def from_record(cls, run: Mapping[str, Any]) -> Scenario:
         """The scenario of a ``measured-run/1`` record; InputError for what is not modelled."""
         where = str(run.get("id", "record"))
+        for section in ("system", "workload", "plan", "stack"):
+            if not isinstance(run.get(section), Mapping):
+                raise InputError(f"{section} must be a table", run.get(section), where)
         system, stack = run["system"], run["stack"]
         host = system.get("host") or {}
         tables = {
@@ -172,8 +174,12 @@ def _assemble(
 ) -> Scenario:
     if data.system is not None:
         system = load_system(data.system)
-        gpu = load_gpu(data.gpu, gpu_overrides) if data.gpu else system.gpu
-        gpu = gpu.with_overrides(gpu_overrides)
+        if data.gpu is not None and load_gpu(data.gpu).id != system.gpu.id:
+            raise InputError(
+                f"gpu must be that of the system, {system.gpu.id}, or left out", data.gpu,
+                f"{where}:system.gpu",
+            )  # fmt: skip
+        gpu = system.gpu.with_overrides(gpu_overrides) if gpu_overrides else system.gpu
     elif data.gpu is not None:
         gpu = load_gpu(data.gpu, gpu_overrides)
         system = single_node(gpu, min(data.gpus or plan.ranks, 8))

@@ -185,12 +185,12 @@ def _quantities(run: MeasuredRun, result: StepResult) -> tuple[Quantity, ...]:
     busy_s = sum(piece.end_ps - piece.start_ps for piece in slices) / PICOSECONDS
     return (
         Quantity("step time", "s", result.step_time_s, measured.step_time_s),
-        Quantity("GPU busy", "s", busy_s, profiled and profiled.gpu_busy_s),
+        Quantity("GPU busy", "s", busy_s, profiled.gpu_busy_s if profiled else None),
         Quantity("peak memory", "bytes", result.peak_memory_bytes,
                  measured.peak_memory_allocated_bytes),
         Quantity("power", "W", result.average_power_w, measured.power_w),
         Quantity("SM clock", "MHz", result.sm_clock_mhz, measured.sm_clock_mhz),
-        Quantity("launches", "", len(slices), profiled and profiled.launches),
+        Quantity("launches", "", len(slices), profiled.launches if profiled else None),
     )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from archs.errors import InputError
+
 from . import optimizer, resnet, transformer
 from .compiled import compiled_block
 from .kernels import Stream, dtype_bytes
@@ -24,14 +26,41 @@ class Step:
 def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
     """Operators of one training step for every role of the plan.
 
-    Raises ValueError when the plan needs something this version cannot lower.
+    Raises InputError when the plan needs something this version cannot lower.
     """
-    if plan.ranks != 1:
-        raise ValueError(f"plan must use one GPU for now (got {plan.ranks} ranks)")
+    refuse_unmodelled(workload, plan, stack)
     model = workload.model
     if isinstance(model, ResNet50):
         return resnet.lower(workload, model, stack)
     return _lower_transformer(workload, model, plan, stack)
+
+
+def refuse_unmodelled(workload: Workload, plan: Plan, stack: Stack) -> None:
+    """Nothing is silently ignored: settings without a model, or without effect, are refused."""
+    image = isinstance(workload.model, ResNet50)
+    rules: tuple[tuple[bool, str, object, str], ...] = (
+        (plan.ranks != 1, "plan must use one GPU for now", f"{plan.ranks} ranks", "plan"),
+        (plan.vpp != 1, "vpp must be 1 without pipeline stages", plan.vpp, "plan.vpp"),
+        (plan.ep != 1, "ep must be 1 for a dense model", plan.ep, "plan.ep"),
+        (plan.schedule is not None, "schedule needs pipeline stages", plan.schedule, "plan"),
+        (plan.sharding != "none", "sharding must be none on one GPU", plan.sharding, "plan"),
+        (plan.sequence_parallel, "sequence_parallel needs tp > 1", True, "plan"),
+        (
+            plan.recompute == "selective" or (image and plan.recompute != "none"),
+            "recompute must be none or, for a language model, full", plan.recompute, "plan",
+        ),
+        (
+            stack.compile_scope is not None and stack.execution == "eager",
+            "compile_scope needs execution = compile", stack.compile_scope, "stack",
+        ),
+        (
+            image and workload.seq_len is not None,
+            "seq_len must be left out for images", workload.seq_len, "workload",
+        ),
+    )  # fmt: skip
+    for broken, must, got, where in rules:
+        if broken:
+            raise InputError(must, got, where)
 
 
 def _lower_transformer(
@@ -49,23 +78,40 @@ def _lower_transformer(
     placements.append(Placement(_update(model, seq, stack), "optimizer"))
     tokens = workload.micro_batch * workload.grad_accum * seq
     forward_flops = tokens * (model.matmul_flops_per_token() + model.attention_flops_per_token(seq))
-    recompute = forward_flops if plan.recompute == "full" else 0.0
+    recompute = tokens * _recomputed_flops(model, seq) if plan.recompute == "full" else 0.0
     resident = _resident(model, seq, stack, tokens_per_batch=workload.micro_batch * seq)
     role = Role("rank", 1, tuple(placements), resident)
     return Program(
         (role,), 3.0 * forward_flops, 3.0 * forward_flops + recompute,
-        workload.micro_batch * workload.grad_accum, tokens,
+        workload.micro_batch * workload.grad_accum, tokens, _warnings(model, seq),
     )  # fmt: skip
 
 
+def _recomputed_flops(model: TransformerModel, seq: int) -> float:
+    """FLOPs a token of the blocks' second forward: without their last linear, without the head."""
+    linear = model.matmul_flops_per_token() - 2.0 * model.hidden * model.vocab
+    last = 2.0 * model.layers * model.hidden * model.ffn
+    return linear - last + model.attention_flops_per_token(seq)
+
+
+def _warnings(model: TransformerModel, seq: int) -> tuple[str, ...]:
+    if model.positions != "learned" or not 0 < model.max_positions < seq:
+        return ()
+    return (
+        f"seq_len {seq} exceeds the model's {model.max_positions} learned positions: "
+        "its position table was made longer",
+    )
+
+
 def _unrolled(step: Step, layers: int, label: str) -> list[Placement]:
-    embed, block, head = step.forward
+    embed, block, head, autocast_exit = step.forward
     head_backward, block_backward, embed_backward = step.backward
     names = [f"{label}layer{i}" for i in range(layers)]
     return [
         Placement(embed, f"{label}embedding"),
         *(Placement(block, name) for name in names),
         Placement(head, f"{label}head"),
+        *(Placement(autocast_exit, name) for name in names if autocast_exit.operators),
         Placement(head_backward, f"{label}head"),
         *(Placement(block_backward, name) for name in reversed(names)),
         Placement(embed_backward, f"{label}embedding"),
@@ -119,11 +165,13 @@ class _Walk:
         self.block_out = _history(y)
         head_start, self.head_leaf = tape.boundary(y)
         del y
-        tape.casts.clear()
+        block_casts, tape.casts = tape.casts, {}
         with tape.segment("head", step.forward):
             self.losses = [transformer.head(tape, self.model, self.outer, head_start)]
             del head_start
-        tape.casts.clear()
+            tape.casts.clear()
+        with tape.segment("autocast_exit", step.forward):
+            block_casts.clear()
         tape.autocast = None
 
     def _block(self, x: Tensor, recomputing: bool) -> Tensor:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from archs.errors import InputError
+
 FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt": {"norm": "layer_norm", "positions": "learned", "gated_ffn": False, "bias": True,
             "tied_embeddings": True, "fused_qkv": True},
@@ -57,9 +59,9 @@ class TransformerModel(BaseModel):
     @model_validator(mode="after")
     def _divisible(self) -> TransformerModel:
         if self.head_dim is None and self.hidden % self.heads:
-            raise ValueError(f"heads must divide hidden {self.hidden} (got {self.heads})")
+            raise InputError(f"heads must divide hidden {self.hidden}", self.heads)
         if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads must divide heads {self.heads} (got {self.kv_heads})")
+            raise InputError(f"kv_heads must divide heads {self.heads}", self.kv_heads)
         return self
 
     @property

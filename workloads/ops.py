@@ -349,16 +349,16 @@ def _transposed(tape: Tape, x: Tensor, shape: tuple[int, ...], back: tuple[int, 
     return tape.record(out, [x], lambda dy: [dy.viewed(*back, strided=not dy.strided)])
 
 
-def split(tape: Tape, x: Tensor, parts: int) -> list[Tensor]:
-    """Equal slices of the last dimension (views); backward concatenates their gradients."""
-    shape = (*x.shape[:-1], x.shape[-1] // parts)
-    slices = [Tensor(shape, x.dtype, x.storage, view=True) for _ in range(parts)]
+def split(tape: Tape, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Slices of the last dimension (views); backward concatenates their gradients."""
+    slices = [Tensor((*x.shape[:-1], n), x.dtype, x.storage, view=True) for n in sizes]
     grads: list[Tensor] = []
+    count = len(sizes)
     joined = Tensor(x.shape, x.dtype, None)
 
     def backward(dy: Tensor) -> list[Tensor | None]:
         grads.append(dy)
-        if len(grads) < parts:
+        if len(grads) < count:
             return [None]
         out = tape.new(joined.shape, joined.dtype)
         size = dtype_bytes(joined.dtype)

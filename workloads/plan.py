@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
 
+from archs.errors import InputError
+
 from .model import Model
 
 PRECISIONS: dict[str, tuple[str, str, str | None]] = {
@@ -41,7 +43,7 @@ class Workload(BaseModel):
     @model_validator(mode="after")
     def _sequence(self) -> Workload:
         if self.model.family != "resnet50" and self.seq_len is None:
-            raise ValueError("seq_len must be given for a language model (got none)")
+            raise InputError("seq_len must be given for a language model", None)
         return self
 
 

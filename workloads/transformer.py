@@ -65,11 +65,13 @@ def block(
 def attention_part(tape: Tape, model: TransformerModel, p: BlockParameters, x: Tensor) -> Tensor:
     """Norm, projections, rotary embedding, attention and output projection."""
     normed = ops.normalise(tape, x, *p.attention_norm, kind=model.norm)
+    q_size = model.heads * model.head_size
     if len(p.projections) == 1:
         packed = ops.linear(tape, normed, *p.projections[0])
-        parts = ops.split(tape, packed, 3)
+        parts = ops.split(tape, packed, (q_size, model.kv_size, model.kv_size))
         del packed
-        q, k, v = (ops.heads_first(tape, part, model.heads) for part in parts)
+        heads = (model.heads, model.kv_heads, model.kv_heads)
+        q, k, v = (ops.heads_first(tape, p, n) for p, n in zip(parts, heads, strict=True))
         del parts
     else:
         q, k, v = (

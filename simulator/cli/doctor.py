@@ -1,4 +1,4 @@
-"""``stepsim doctor``: is this installation whole?"""
+"""``stepsim doctor``: whether this installation is whole."""
 
 from __future__ import annotations
 

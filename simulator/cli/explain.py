@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from archs.errors import StepsimError
 from validation.records import MeasuredRun
 from validation.validate import ClassComparison, Explanation, Quantity, explain
 
 from . import text
 from .console import table, write, write_json
+from .flags import expected
 from .report import breakdown, headline
 
 if TYPE_CHECKING:
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 def show_explanation(run: MeasuredRun, json: bool) -> float:
     """Write the comparison of one run; returns the absolute relative error of its step time."""
-    try:
-        made = explain(run)
-    except StepsimError:
-        raise
-    except ValueError as error:
-        raise StepsimError(" ".join(str(error).split())) from error
+    made = expected(lambda: explain(run))
     if json:
         write_json(as_dict(made))
     else:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from simulator import Scenario, StepResult
 
 COMMAND_LINE = "command line"
+Result = TypeVar("Result")
 KEYS = {
     "gpu": "system", "gpus": "system", "system": "system", "power_limit_w": "system",
     "model": "workload", "seq_len": "workload", "micro_batch": "workload",
@@ -76,7 +77,7 @@ def scenario(file: Path | None, flags: Mapping[str, Any], overrides: list[str]) 
         if not isinstance(table, dict):
             raise InputError(f"{KEYS[key]} must be a table", table, f"{where}:{KEYS[key]}")
         table[key] = value
-    return _expected(lambda: Scenario.from_mapping(tables, where, parse_overrides(overrides)))
+    return expected(lambda: Scenario.from_mapping(tables, where, parse_overrides(overrides)))
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,11 +97,11 @@ def predicted(asked: Scenario) -> StepResult:
     """The prediction of a scenario; raises StepsimError for what is not modelled."""
     from simulator import simulate
 
-    return _expected(lambda: simulate(asked))
+    return expected(lambda: simulate(asked))
 
 
-def _expected(call: Any) -> Any:
-    """What ``call`` returns; a ValueError about the scenario becomes one of our errors."""
+def expected(call: Callable[[], Result]) -> Result:
+    """What ``call`` returns; a ValueError about its scenario becomes a StepsimError."""
     from archs.errors import StepsimError
 
     try:

@@ -26,7 +26,7 @@ TraceFile = Annotated[
 ]
 
 
-def simulate(  # noqa: PLR0913 - a flag is an argument
+def simulate(  # noqa: PLR0913, PLR0917 - a flag is an argument
     file: File = None,
     gpu: flags.Gpu = None,
     gpus: flags.Gpus = None,

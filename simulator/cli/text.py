@@ -41,7 +41,7 @@ def one_line(value: Any) -> str:
         return ", ".join(map(one_line, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _quantity(value: float | None, unit: str) -> str:

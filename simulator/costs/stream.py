@@ -50,5 +50,7 @@ def traffic_s(machine: Machine, p: StreamParameters, moved: float) -> float:
     l2 = machine.calibration.l2
     peak = p.hbm_fraction * machine.hbm_bytes_per_s
     low, high = l2.resident_fraction * machine.l2_bytes, l2.gone_fraction * machine.l2_bytes
-    hit = 1.0 if moved <= low else max(0.0, (high - moved) / (high - low))
+    if moved >= high:
+        return moved / peak
+    hit = 1.0 if moved <= low else (high - moved) / (high - low)
     return moved / peak * (1.0 - hit + hit / l2.speedup)

@@ -65,7 +65,6 @@ def test_twice_the_sms_are_never_slower(kernel: Kernel) -> None:
     assert seconds(scaled(H200, sms=2), kernel) <= seconds(H200, kernel)
 
 
-@pytest.mark.xfail(reason="an SM count alone divides the same peak by more SMs", strict=True)
 def test_more_sms_by_override_are_never_slower() -> None:
     """Changing the SM count alone, as a what-if does, adds SMs of the same strength."""
     gemm = Gemm(12 * 128, 11 * 128, 8192, "bf16")

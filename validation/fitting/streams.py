@@ -15,7 +15,7 @@ from .least import Vector, fit_log
 from .samples import Sample
 
 LOWER = (3e-7, 0.05, 0.0, 0.0)
-UPPER = (2e-5, 1.2, 2e-8, 1e-5)
+UPPER = (2e-5, 1.0, 2e-8, 1e-5)
 
 
 def by_kind(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -66,11 +66,11 @@ def starts(machine: Machine, samples: list[Sample]) -> list[list[float]]:
     element = large.seconds * machine.sms / kernel.elements  # type: ignore[union-attr]
     row = large.seconds * machine.sms / kernel.rows  # type: ignore[union-attr]
     return [
-        [floor, traffic, 0.01 * element, 0.01 * row],
-        [floor, 1.15, element, 0.01 * row],
-        [floor, 1.15, 0.5 * element, 0.5 * row],
-        [floor, 1.2 * traffic, 0.8 * element, 0.2 * row],
-        [floor, 1.15, 0.05 * element, 0.95 * row],
+        [floor, min(1.0, traffic), 0.01 * element, 0.01 * row],
+        [floor, 1.0, element, 0.01 * row],
+        [floor, 1.0, 0.5 * element, 0.5 * row],
+        [floor, min(1.0, 1.2 * traffic), 0.8 * element, 0.2 * row],
+        [floor, 1.0, 0.05 * element, 0.95 * row],
     ]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import itertools
 import json
 import statistics
 import time
