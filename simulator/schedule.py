@@ -20,6 +20,7 @@ class Work:
     operator: Operator
     host_ps: int
     launches: tuple[Launch, ...]
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ def works(role: Role, coster: Coster, host: HostModel) -> list[Work]:
     """Every operator of a role with its costs, in issue order; equal operators are costed once."""
     known: dict[int, tuple[int, tuple[Launch, ...]]] = {}
     found = []
-    for label, operator in role.operators():
+    for placement, operator in role.placed():
         cost = known.get(id(operator))
         if cost is None:
             launches = tuple(x for kernel in operator.kernels for x in coster.launches(kernel))
             host_ps = round(host.seconds(operator) * PICOSECONDS)
             cost = known[id(operator)] = (host_ps, launches)
-        found.append(Work(label, operator, *cost))
+        found.append(Work(placement.label, operator, *cost, placement.index))
     return found
 
 

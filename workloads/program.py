@@ -18,6 +18,11 @@ class Operator:
     ``host`` names the host-cost class. ``memory`` lists allocations and releases in issue order,
     those before the kernels first. ``synchronises`` makes the host wait until the GPU is done;
     ``units`` counts what the host loops over (tensors of a multi-tensor operator).
+
+    The kernels run on ``stream``. The first of them waits for what was issued so far on the streams
+    in ``after`` and for the operators that set the ``waits`` marks: a name, and how many layers
+    further the one meant is. ``mark`` is the name under which others wait for this operator's last
+    kernel. ``meets`` names the message that a point-to-point operator exchanges with its peer.
     """
 
     name: str
@@ -27,6 +32,11 @@ class Operator:
     memory: tuple[MemoryEvent, ...] = ()
     synchronises: bool = False
     units: int = 1
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    waits: tuple[tuple[str, int], ...] = ()
+    mark: str | None = None
+    meets: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +49,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One occurrence of a segment in a step: ``label`` tells which layer and micro-batch."""
+    """One occurrence of a segment in a step.
+
+    ``label`` tells which layer and micro-batch, ``index`` numbers its marks and messages.
+    """
 
     segment: Segment
     label: str
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,12 @@ class Role:
         for placement in self.placements:
             for operator in placement.segment.operators:
                 yield placement.label, operator
+
+    def placed(self) -> Iterator[tuple[Placement, Operator]]:
+        """Every operator of the step in issue order, with its placement."""
+        for placement in self.placements:
+            for operator in placement.segment.operators:
+                yield placement, operator
 
 
 @dataclass(frozen=True, slots=True)

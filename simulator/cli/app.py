@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return int(app(args=given or ["--help"], prog_name="stepsim", standalone_mode=False) or 0)
+        code = app(args=given or ["--help"], prog_name="stepsim", standalone_mode=False)
+        sys.stdout.flush()
     except TyperException as error:
         return _refuse(error.format_message())
     except ValueError as error:
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the interpreter must not try to flush what nobody reads.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    return int(code or 0)
 
 
 def _expected(error: ValueError) -> bool:
