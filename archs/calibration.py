@@ -137,6 +137,26 @@ class HostParameters(_Frozen):
     gap_s: NonNegativeFloat
 
 
+class CollectiveParameters(_Frozen):
+    """One collective inside a scale-up domain.
+
+    Time is ``latency_s`` plus wire bytes over a rate: ``link_fraction`` of the one-way bandwidth of a
+    GPU, less ``rank_loss`` / ranks of it.
+    """
+
+    latency_s: NonNegativeFloat
+    link_fraction: PositiveFloat
+    rank_loss: NonNegativeFloat
+
+
+class InterferenceParameters(_Frozen):
+    """How much longer work takes beside communication (``gemm``, ``memory``), and the reverse."""
+
+    gemm: PositiveFloat
+    memory: PositiveFloat
+    communication: PositiveFloat
+
+
 class Residual(_Frozen):
     """How well one operator class was fitted: relative errors of predicted durations."""
 
@@ -168,6 +188,8 @@ class Calibration(_Frozen):
     convolution: Mapping[str, ConvolutionParameters]
     l2: L2Parameters
     streams: Mapping[str, StreamParameters]
+    collectives: Mapping[str, CollectiveParameters]
+    interference: InterferenceParameters
     power: PowerParameters
     host: HostParameters
     residuals: Mapping[str, Residual]

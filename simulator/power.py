@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .costs import Launch
+from .costs.collective import COMMUNICATION
 from .costs.machine import Machine
 
 BISECTIONS = 40
@@ -35,6 +36,8 @@ class PowerModel:
         return sum(n * self._launch_j(x, clock_hz) for x, n in _grouped(launches))
 
     def _launch_j(self, launch: Launch, clock_hz: float) -> float:
+        if launch.kind == COMMUNICATION:
+            return launch.memory_j
         active = self.machine.calibration.power.active_w * launch.seconds(clock_hz)
         core = launch.core_j + active * self.board_scale
         return self._core_scale(clock_hz) * core + launch.memory_j
@@ -54,9 +57,10 @@ class PowerModel:
         low = min(p.min_clock_hz, high)
         budget_w = p.limit_fraction * self.limit_w - self.idle_w
         groups = _grouped(launches)
+        computing = [(x, n) for x, n in groups if x.kind != COMMUNICATION]
 
         def within(clock_hz: float) -> bool:
-            busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in groups)
+            busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in computing)
             energy = sum(n * self._launch_j(x, clock_hz) for x, n in groups)
             return energy <= budget_w * max(busy, host_s)
 

@@ -13,7 +13,8 @@ from workloads.program import Program
 from .costs import Coster, Launch
 from .costs.launch import PICOSECONDS
 from .costs.machine import Machine
-from .engine import Timeline, run
+from .breakdown import breakdown
+from .engine import Clocked, Interference, Timeline, run_ranks
 from .intervals import LEVEL, interval, regime
 from .memory import MemoryProfile, profile
 from .power import PowerModel
@@ -70,7 +71,12 @@ def run_scenario(scenario: Scenario, calibration: Calibration | None = None) -> 
     launches = list(all_launches(items))
     gap_s = machine.calibration.host.gap_s
     clock_hz = power.clock_hz(launches, gap_s, host_seconds(items))
-    timeline = run(items, clock_hz, round(gap_s * PICOSECONDS))
+    slow = machine.calibration.interference
+    timeline = run_ranks(
+        [Clocked(items, clock_hz)],
+        round(gap_s * PICOSECONDS),
+        Interference(slow.gemm, slow.memory, slow.communication),
+    )[0]
     memory = profile(role, scenario.gpu.architecture)
     return Simulated(scenario, program, machine, power, clock_hz, launches, timeline, memory)
 
@@ -124,21 +130,6 @@ def _cost(scenario: Scenario, step_s: float) -> float | None:
     """Rental of the GPUs for one step at the system's dated cloud price, or None without one."""
     price = scenario.system.cloud_price_usd_per_gpu_h
     return None if price is None else price * scenario.gpus * step_s / 3600.0
-
-
-def breakdown(timeline: Timeline, gap_ps: int) -> dict[str, float]:
-    """Where the step's time went, in seconds; the parts sum to the step."""
-    parts: dict[str, int] = defaultdict(int)
-    previous = timeline.start_ps
-    for piece in timeline.slices:
-        idle = piece.start_ps - previous
-        parts["launch_gaps"] += min(idle, gap_ps)
-        parts["host"] += max(0, idle - gap_ps)
-        optimizer = piece.work.operator.phase == "optimizer"
-        parts["optimizer" if optimizer else "compute"] += piece.end_ps - piece.start_ps
-        previous = piece.end_ps
-    names = ("compute", "optimizer", "exposed_communication", "bubble", "host", "launch_gaps")
-    return {name: parts[name] / PICOSECONDS for name in names}
 
 
 def bound_by(

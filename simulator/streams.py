@@ -10,12 +10,11 @@ from typing import Any
 import simpy
 
 from .costs import Launch
+from .costs.collective import COMMUNICATION
 from .schedule import Work
 
 QUEUE_DEPTH = 1024
 """Launches that the driver accepts ahead of the GPU (measured on CUDA drivers since 11)."""
-
-COMMUNICATION = "communication"
 
 Process = Generator[simpy.Event, Any, None]
 

@@ -15,7 +15,7 @@ from archs.gpu import Gpu
 from simulator.costs.machine import Machine
 from workloads.kernels import Attention, Convolution, Gemm
 
-from .fitting import host, power, samples, stack, streams, tensor
+from .fitting import collectives, host, power, samples, stack, streams, tensor
 from .fitting.document import as_toml
 from .fitting.draft import REFERENCE_CLOCK_HZ, textbook_calibration
 from .fitting.least import residual
@@ -44,6 +44,8 @@ class Data:
     kernels: DataFile
     power: DataFile
     sustained: DataFile
+    collectives: DataFile
+    interference: DataFile
     gemm: DataFile
     attention: DataFile
     held_out: DataFile
@@ -53,7 +55,8 @@ class Data:
     def files(self) -> tuple[DataFile, ...]:
         """All files, for provenance."""
         return (
-            self.kernels, self.power, self.sustained, self.gemm, self.attention,
+            self.kernels, self.power, self.sustained, self.collectives,
+            self.interference, self.gemm, self.attention,
             self.held_out,
         )  # fmt: skip
 
@@ -62,16 +65,14 @@ def read_data(folder: Path = SHIPPED) -> Data:
     """The microbenchmarks under a folder laid out as ``validation/data/h200``."""
     names = (
         "kernels/kernels.jsonl.gz", "kernels/power.jsonl", "kernels/sustained.jsonl",
+        "micro/collectives.jsonl", "micro/interference.jsonl",
         "micro/gemm.jsonl", "micro/attention.jsonl", "held_out.jsonl",
     )  # fmt: skip
     for name in (*names, "repeatability.jsonl"):
         if not (folder / name).is_file():
             raise InputError("microbenchmark file must exist", name, str(folder))
     files = [samples.read_rows(folder / name) for name in names]
-    kernels, power_rows, sustained, gemm, attention, held_out = files
-    return Data(
-        kernels, power_rows, sustained, gemm, attention, held_out, folder / "repeatability.jsonl"
-    )
+    return Data(*files[:-1], held_out=files[-1], repeatability=folder / "repeatability.jsonl")
 
 
 def calibrate(gpu: Gpu, data: Data) -> Calibration:
@@ -109,12 +110,18 @@ def fit_kernels(gpu: Gpu, data: Data) -> Calibration:
     draft = _fit_tensor(draft, [*rows, *data.sustained.rows])
     overhead = event_overhead_s(rows)
     draft = _fit_precisions(draft, data, overhead)
+    draft = tensor.with_parameters(
+        draft,
+        collectives=collectives.fit_collectives(draft, data.collectives.rows),
+        interference=collectives.fit_interference(data.interference.rows),
+    )
     host_parameters = host.fit_host(
         [r for r in rows if r["kind"].startswith("host")], kernel_gap_s(rows)
     )
     residuals = tensor_residuals(
         draft, [*rows, *data.sustained.rows], data.gemm.rows, data.attention.rows, overhead
     ) | stream_residuals(draft, groups)
+    residuals |= collectives.collective_residuals(draft, data.collectives.rows)
     residuals["power"] = residual(1.0 + fitted.errors, np.ones_like(fitted.errors))
     return draft.calibration.model_copy(
         update={

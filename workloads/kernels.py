@@ -178,7 +178,43 @@ class Stream:
         return f"{self.kind}_{self.rows}x{self.cols}"
 
 
-Kernel = Gemm | Attention | Convolution | Stream
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication among ``ranks`` GPUs; ``size`` is the full buffer on one rank, in bytes.
+
+    ``op`` is ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or
+    ``send`` (a message between two ranks).
+    """
+
+    op: str
+    size: int
+    ranks: int
+    dtype: str
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that each GPU sends by a ring: the least for the reducing operations."""
+        share = (self.ranks - 1) / self.ranks
+        factors = {"all_reduce": 2.0 * share, "broadcast": 1.0, "send": 1.0}
+        return self.size * factors.get(self.op, share) if self.ranks > 1 else 0.0
+
+    @property
+    def flops(self) -> float:
+        """Tensor-core operations: none."""
+        return 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        """HBM traffic: what is sent is read, what arrives is written."""
+        return 2.0 * self.wire_bytes
+
+    @property
+    def label(self) -> str:
+        """Short name with size and ranks, for timelines."""
+        return f"{self.op}_{self.dtype}_{self.size}B_{self.ranks}ranks"
+
+
+Kernel = Gemm | Attention | Convolution | Stream | Collective
 
 
 def elementwise(kind: str, elements: int, reads: int, writes: int) -> Stream:

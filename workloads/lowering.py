@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from archs.errors import InputError
 
-from . import optimizer, resnet, transformer
+from . import ddp, optimizer, resnet, transformer
 from .compiled import compiled_block
 from .kernels import Stream, dtype_bytes
 from .model import ResNet50, TransformerModel
@@ -17,10 +19,14 @@ from .tape import Tape, Tensor, rounded
 
 @dataclass
 class Step:
-    """The segments of one micro-batch, in the order in which they run."""
+    """The segments of one micro-batch, in the order in which they run.
+
+    ``ready`` holds, by backward segment, the parameters whose gradients it completes, in order.
+    """
 
     forward: list[Segment] = field(default_factory=list)
     backward: list[Segment] = field(default_factory=list)
+    ready: dict[str, list[Tensor]] = field(default_factory=dict)
 
 
 def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
@@ -31,7 +37,7 @@ def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
     refuse_unmodelled(workload, plan, stack)
     model = workload.model
     if isinstance(model, ResNet50):
-        return resnet.lower(workload, model, stack)
+        return resnet.lower(workload, model, stack, plan.dp)
     return _lower_transformer(workload, model, plan, stack)
 
 
@@ -39,11 +45,13 @@ def refuse_unmodelled(workload: Workload, plan: Plan, stack: Stack) -> None:
     """Nothing is silently ignored: settings without a model, or without effect, are refused."""
     image = isinstance(workload.model, ResNet50)
     rules: tuple[tuple[bool, str, object, str], ...] = (
-        (plan.ranks != 1, "plan must use one GPU for now", f"{plan.ranks} ranks", "plan"),
+        (plan.tp != 1, "tp must be 1 for now", plan.tp, "plan.tp"),
+        (plan.pp != 1, "pp must be 1 for now", plan.pp, "plan.pp"),
+        (plan.cp != 1, "cp must be 1 for now", plan.cp, "plan.cp"),
         (plan.vpp != 1, "vpp must be 1 without pipeline stages", plan.vpp, "plan.vpp"),
         (plan.ep != 1, "ep must be 1 for a dense model", plan.ep, "plan.ep"),
         (plan.schedule is not None, "schedule needs pipeline stages", plan.schedule, "plan"),
-        (plan.sharding != "none", "sharding must be none on one GPU", plan.sharding, "plan"),
+        (plan.sharding != "none", "sharding must be none for now", plan.sharding, "plan"),
         (plan.sequence_parallel, "sequence_parallel needs tp > 1", True, "plan"),
         (
             plan.recompute == "selective" or (image and plan.recompute != "none"),
@@ -74,16 +82,21 @@ def _lower_transformer(
     placements: list[Placement] = []
     for step in range(workload.grad_accum):
         label = f"micro_batch{step}." if workload.grad_accum > 1 else ""
-        placements += _unrolled(first if step == 0 else later, model.layers, label)
-    placements.append(Placement(_update(model, seq, stack), "optimizer"))
-    tokens = workload.micro_batch * workload.grad_accum * seq
+        reduces = plan.dp > 1 and step == workload.grad_accum - 1
+        buckets = ddp.Buckets(plan.dp, stack.param_dtype) if reduces else None
+        placements += _unrolled(first if step == 0 else later, model.layers, label, buckets)
+    parameters = _all_parameters(model, seq, stack)
+    placements.append(Placement(update_segment(parameters, stack, plan.dp), "optimizer"))
+    tokens = workload.micro_batch * workload.grad_accum * seq * plan.dp
     forward_flops = tokens * (model.matmul_flops_per_token() + model.attention_flops_per_token(seq))
     recompute = tokens * _recomputed_flops(model, seq) if plan.recompute == "full" else 0.0
     resident = _resident(model, seq, stack, tokens_per_batch=workload.micro_batch * seq)
-    role = Role("rank", 1, tuple(placements), resident)
+    if plan.dp > 1:
+        resident["gradients"] = sum(p.size for p in parameters)
+    role = Role("rank", plan.dp, tuple(placements), resident)
     return Program(
         (role,), 3.0 * forward_flops, 3.0 * forward_flops + recompute,
-        workload.micro_batch * workload.grad_accum, tokens, _warnings(model, seq),
+        workload.global_batch, tokens, _warnings(model, seq),
     )  # fmt: skip
 
 
@@ -97,25 +110,39 @@ def _recomputed_flops(model: TransformerModel, seq: int) -> float:
 def _warnings(model: TransformerModel, seq: int) -> tuple[str, ...]:
     if model.positions != "learned" or not 0 < model.max_positions < seq:
         return ()
-    return (
-        f"seq_len {seq} exceeds the model's {model.max_positions} learned positions: "
-        "its position table was made longer",
-    )
+    have = model.max_positions
+    return (f"position table lengthened: seq_len {seq} exceeds the model's {have} positions",)
 
 
-def _unrolled(step: Step, layers: int, label: str) -> list[Placement]:
+def _unrolled(step: Step, layers: int, label: str, buckets: ddp.Buckets | None) -> list[Placement]:
+    """One micro-batch in issue order; with ``buckets``, gradients are reduced as they come."""
     embed, block, head, autocast_exit = step.forward
     head_backward, block_backward, embed_backward = step.backward
     names = [f"{label}layer{i}" for i in range(layers)]
-    return [
+    found = [
         Placement(embed, f"{label}embedding"),
         *(Placement(block, name) for name in names),
         Placement(head, f"{label}head"),
         *(Placement(autocast_exit, name) for name in names if autocast_exit.operators),
         Placement(head_backward, f"{label}head"),
-        *(Placement(block_backward, name) for name in reversed(names)),
-        Placement(embed_backward, f"{label}embedding"),
+        *_reduced(buckets, step.ready["head"], f"{label}head"),
     ]
+    for name in reversed(names):
+        found.append(Placement(block_backward, name))
+        found += _reduced(buckets, step.ready["block"], name)
+    found.append(Placement(embed_backward, f"{label}embedding"))
+    found += _reduced(buckets, step.ready["embedding"], f"{label}embedding", last=True)
+    return found
+
+
+def _reduced(
+    buckets: ddp.Buckets | None, ready: list[Tensor], label: str, last: bool = False
+) -> list[Placement]:
+    """All-reduces of the buckets that a segment's gradients fill."""
+    if buckets is None:
+        return []
+    operators = [*buckets.ready(ready), *(buckets.flush() if last else [])]
+    return [Placement(Segment("all_reduce", tuple(operators)), label)] if operators else []
 
 
 class _Walk:
@@ -132,7 +159,7 @@ class _Walk:
         self.workload, self.model, self.stack = workload, model, stack
         self.seq = workload.seq_len or 1
         self.recompute = plan.recompute == "full"
-        self.tape = Tape(accumulate=accumulate)
+        self.tape = Tape(accumulate=accumulate, bucketed=plan.dp > 1)
         self.step = Step()
         dtype = stack.param_dtype
         self.outer = transformer.outer_parameters(self.tape, model, dtype, self.seq)
@@ -142,13 +169,21 @@ class _Walk:
         """Walk the whole micro-batch once."""
         self._forward()
         self.tape.phase = "backward"
-        with self.tape.segment("head", self.step.backward):
+        with self._backward_segment("head"):
             _loss_backward(self.tape, self.losses.pop())
-        with self.tape.segment("block", self.step.backward):
+        with self._backward_segment("block"):
             self._block_backward()
-        with self.tape.segment("embedding", self.step.backward):
+        with self._backward_segment("embedding"):
             self.tape.backward(self.embed_out, taken_gradient(self.block_leaf))
         return self.step
+
+    @contextmanager
+    def _backward_segment(self, name: str) -> Iterator[None]:
+        """A segment of the backward pass that notes which gradients it completes."""
+        ready = self.step.ready[name] = []
+        self.tape.on_gradient = ready.append
+        with self.tape.segment(name, self.step.backward):
+            yield
 
     def _forward(self) -> None:
         tape, step = self.tape, self.step
@@ -223,13 +258,11 @@ def _all_parameters(model: TransformerModel, seq: int, stack: Stack) -> list[Ten
     return [*first, *block * model.layers, *last]
 
 
-def _update(model: TransformerModel, seq: int, stack: Stack) -> Segment:
-    """Clipping and the optimizer as one segment."""
-    return update_segment(_all_parameters(model, seq, stack), stack)
+def update_segment(parameters: list[Tensor], stack: Stack, ranks: int = 1) -> Segment:
+    """Gradient unscaling or clipping, then the optimizer's kernels over all parameters.
 
-
-def update_segment(parameters: list[Tensor], stack: Stack) -> Segment:
-    """Gradient unscaling or clipping, then the optimizer's kernels over all parameters."""
+    With several ranks the first kernel waits for the gradients' all-reduces.
+    """
     found: list[Segment] = []
     tape = Tape(phase="optimizer")
     with tape.segment("optimizer", found):
@@ -241,7 +274,10 @@ def update_segment(parameters: list[Tensor], stack: Stack) -> Segment:
             optimizer.adamw(tape, parameters)
         else:
             optimizer.sgd_momentum(tape, parameters)
-    return found[0]
+    first, *others = found[0].operators
+    if ranks > 1:
+        first = replace(first, after=("communication",))
+    return Segment("optimizer", (first, *others))
 
 
 def _resident(

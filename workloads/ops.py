@@ -110,20 +110,43 @@ def add_gradients(tape: Tape, held: Tensor) -> Tensor:
 
 
 def accumulate_gradient(tape: Tape, leaf: Tensor, gradient: Tensor) -> None:
-    """AccumulateGrad: keep the first gradient, add later ones in place."""
+    """AccumulateGrad: keep the first gradient, add later ones in place.
+
+    A parameter used several times in a step is complete when each use has sent its gradient. With
+    buckets (data parallelism) a complete gradient is copied into its bucket and released.
+    """
     if leaf.boundary:
         leaf.grad = gradient
         return
-    if leaf.grad is None and not tape.accumulate:
+    leaf.arrived += 1
+    if tape.accumulate or leaf.grad is not None:
+        _add_to(tape, leaf)
+    else:
         leaf.grad = gradient
-        if gradient.storage is not None:
-            gradient.storage.move("gradients")
+    if leaf.arrived % leaf.uses:
         return
-    kind = f"add_{width(leaf.dtype)}"
+    if not tape.accumulate:
+        _settle(tape, leaf)
+    if tape.on_gradient is not None:
+        tape.on_gradient(leaf)
+
+
+def _settle(tape: Tape, leaf: Tensor) -> None:
+    """A complete gradient stays where it is, or goes into its bucket."""
+    if not tape.bucketed:
+        if leaf.grad is not None and leaf.grad.storage is not None:
+            leaf.grad.storage.move("gradients")
+        return
     size = dtype_bytes(leaf.dtype)
-    tape.emit(
-        "accumulate_grad", [elementwise(kind, leaf.elements, 2 * size, size)], host="accumulate"
-    )
+    kernel = elementwise(f"mul_{width(leaf.dtype)}", leaf.elements, size, size)
+    tape.emit("bucket_copy", [kernel], host="accumulate")
+    leaf.grad = None
+
+
+def _add_to(tape: Tape, leaf: Tensor) -> None:
+    size = dtype_bytes(leaf.dtype)
+    kernel = elementwise(f"add_{width(leaf.dtype)}", leaf.elements, 2 * size, size)
+    tape.emit("accumulate_grad", [kernel], host="accumulate")
 
 
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ops, vision_ops
+from . import ddp, ops, vision_ops
 from .kernels import Convolution, Stream, dtype_bytes
 from .model import ResNet50
 from .plan import Stack, Workload
@@ -21,7 +21,7 @@ class Network:
     def __init__(self, tape: Tape, dtype: str, compiled: bool) -> None:
         self.tape, self.dtype, self.compiled = tape, dtype, compiled
         self.parameters: list[Tensor] = []
-        self.buffers = 0
+        self.buffer_sizes: list[int] = []
 
     def parameter(self, shape: tuple[int, ...], name: str) -> Tensor:
         """Declare a parameter."""
@@ -42,7 +42,7 @@ class Network:
         weight = self.parameter((cout, x.shape[1], kernel, kernel), "conv")
         x = vision_ops.convolution(self.tape, x, weight, stride)
         scale, shift = self.parameter((cout,), "bn.weight"), self.parameter((cout,), "bn.bias")
-        self.buffers += 2 * rounded(4 * cout) + rounded(8)
+        self.buffer_sizes += [cout, cout, 2]
         if self.compiled:
             return vision_ops.compiled_norm(self.tape, x, scale, shift, relu, residual)
         x = vision_ops.batch_norm(self.tape, x, scale, shift)
@@ -71,28 +71,33 @@ class Network:
         return ops.linear(tape, x, weight, self.parameter((classes,), "fc.bias"))
 
 
-def lower(workload: Workload, model: ResNet50, stack: Stack) -> Program:
-    """Operators of one ResNet-50 training step on one GPU."""
+def lower(workload: Workload, model: ResNet50, stack: Stack, ranks: int) -> Program:
+    """Operators of one ResNet-50 training step on each of ``ranks`` data-parallel GPUs."""
     from .lowering import resident_bytes, update_segment
 
-    first, network = _micro_batch(workload, model, stack, accumulate=False)
-    later = first
-    if workload.grad_accum > 1:
-        later, _ = _micro_batch(workload, model, stack, accumulate=True)
+    steps = workload.grad_accum
+    first, network = _micro_batch(workload, model, stack, ranks, False, steps == 1)
+    later = first if steps < 3 else _micro_batch(workload, model, stack, ranks, True, False)[0]
+    last = first if steps == 1 else _micro_batch(workload, model, stack, ranks, True, True)[0]
     placements = []
-    for step in range(workload.grad_accum):
-        label = f"micro_batch{step}." if workload.grad_accum > 1 else ""
-        segments = first if step == 0 else later
+    for step in range(steps):
+        label = f"micro_batch{step}." if steps > 1 else ""
+        segments = first if step == 0 else last if step == steps - 1 else later
         placements += [Placement(s, f"{label}{s.name}") for s in segments]
     parameters = network.parameters
-    placements.append(Placement(update_segment(parameters, stack), "optimizer"))
+    if ranks > 1:
+        buffers = ddp.buffer_broadcast(ranks, network.buffer_sizes)
+        placements.insert(0, Placement(buffers, "buffers"))
+    placements.append(Placement(update_segment(parameters, stack, ranks), "optimizer"))
     batch = workload.micro_batch
     image = 3 * model.image_size**2 * dtype_bytes("fp32")
     resident = resident_bytes(parameters, stack, rounded(batch * image) + rounded(8 * batch))
-    resident["buffers"] = network.buffers
-    samples = batch * workload.grad_accum
+    resident["buffers"] = sum(rounded(4 * n) for n in network.buffer_sizes)
+    if ranks > 1:
+        resident["gradients"] = sum(p.size for p in parameters)
+    samples = batch * workload.grad_accum * ranks
     flops = 3.0 * samples * forward_flops(first[0])
-    role = Role("rank", 1, tuple(placements), resident)
+    role = Role("rank", ranks, tuple(placements), resident)
     return Program((role,), flops, flops, samples, 0)
 
 
@@ -104,9 +109,13 @@ def forward_flops(forward: Segment) -> float:
 
 
 def _micro_batch(
-    workload: Workload, model: ResNet50, stack: Stack, accumulate: bool
+    workload: Workload, model: ResNet50, stack: Stack, ranks: int, accumulate: bool, reduces: bool
 ) -> tuple[list[Segment], Network]:
-    tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype)
+    """Forward and backward of one micro-batch; the last one of a step reduces gradients."""
+    tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype, bucketed=ranks > 1)
+    buckets = ddp.Buckets(ranks, stack.param_dtype)
+    if ranks > 1 and reduces:
+        tape.on_gradient = lambda leaf: tape.recorded.extend(buckets.ready([leaf]))
     network = Network(tape, stack.param_dtype, stack.execution == "compile")
     segments: list[Segment] = []
     size = model.image_size
@@ -121,5 +130,6 @@ def _micro_batch(
         tape.emit("ones_like", [Stream("scalar", 1, 1, 0, 0)])
         one = tape.new((), "fp32")
         tape.backward(loss, one)
+        tape.recorded.extend(buckets.flush())
         del one, loss
     return segments, network

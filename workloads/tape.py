@@ -48,7 +48,8 @@ class Storage:
 class Tensor:
     """Shape, dtype and storage; ``node`` is its autograd history, ``leaf`` marks a parameter.
 
-    ``strided`` marks a view whose elements are not contiguous (transposed or sliced).
+    ``strided`` marks a view whose elements are not contiguous (transposed or sliced). A parameter
+    is used ``uses`` times in a step; ``arrived`` gradients of it have come.
     """
 
     shape: tuple[int, ...]
@@ -61,6 +62,8 @@ class Tensor:
     strided: bool = False
     view: bool = False
     boundary: bool = False
+    uses: int = 1
+    arrived: int = 0
     name: str = ""
 
     @property
@@ -113,6 +116,8 @@ class Tape:
     ``autocast`` is the compute dtype inside an autocast region or None; ``casts`` its weight cache.
     ``accumulate`` says that parameters already hold gradients of an earlier micro-batch; ``muted``
     builds history without recording work (what early-stopped recomputation leaves out).
+    ``bucketed`` says that gradients are copied into persistent buckets; ``on_gradient`` is called
+    when a parameter's gradient is ready.
     """
 
     autocast: str | None = None
@@ -120,6 +125,8 @@ class Tape:
     accumulate: bool = False
     grad_enabled: bool = True
     muted: bool = False
+    bucketed: bool = False
+    on_gradient: Callable[[Tensor], None] | None = None
     recorded: list[Operator] = field(default_factory=list)
     pending: list[MemoryEvent] = field(default_factory=list)
     casts: dict[int, Tensor] = field(default_factory=dict)

@@ -126,6 +126,7 @@ def outer_parameters(
     bias = tape.parameter((model.hidden,), dtype, "norm.bias") if with_bias else None
     norm = (tape.parameter((model.hidden,), dtype, "norm.weight"), bias)
     tied = model.tied_embeddings
+    tokens.uses = 2 if tied else 1
     output = tokens if tied else tape.parameter((model.vocab, model.hidden), dtype, "output.weight")
     return OuterParameters(tokens, table, norm, output)
 

@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe has left (`stepsim list | head`): nothing remains to be said, and
-        # the interpreter must not try to flush what nobody reads.
+    except (BrokenPipeError, SystemExit):
+        # The reader of a pipe has left (`stepsim list | head`), which typer turns into SystemExit:
+        # nothing remains to be said, and the interpreter must not flush what nobody reads.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return int(code or 0)

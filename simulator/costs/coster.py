@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from workloads.kernels import Attention, Convolution, Gemm, Kernel
+from workloads.kernels import Attention, Collective, Convolution, Gemm, Kernel
 
 from .attention import attention_launch
+from .collective import collective_launch
 from .convolution import convolution_launch
 from .gemm import gemm_launches
 from .launch import Launch
@@ -33,4 +34,6 @@ class Coster:
             return (attention_launch(self.machine, kernel),)
         if isinstance(kernel, Convolution):
             return (convolution_launch(self.machine, kernel),)
+        if isinstance(kernel, Collective):
+            return (collective_launch(self.machine, kernel),)
         return (stream_launch(self.machine, kernel),)

@@ -144,7 +144,7 @@ def test_busy_time_is_that_of_the_simulated_stream(case: str) -> None:
 
 @cases
 def test_the_step_window_holds_every_kernel(case: str) -> None:
-    """Every kernel was launched inside ProfilerStep#1, whose GPU slice lasts as long as the step."""
+    """Every kernel was launched inside ProfilerStep#1; its slice on the GPU lasts a step."""
     scenario, result = predicted(case)
     trace = read_back(scenario, result)
     assert ops_of_step(trace, 1) == list(trace.kernels)

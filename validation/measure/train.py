@@ -3,7 +3,9 @@
     python validation/measure/train.py OUT.jsonl [--only ID,...] [--list] [--quick]
 
 The recipe is that of the shipped H200 records (validation/data/h200/README.md): synthetic data on
-the GPU, four warm-up steps, then about four seconds of steps timed with CUDA events.
+the GPU, four warm-up steps, then about four seconds of steps timed with CUDA events. ``--quick``
+runs tiny shapes for a fraction of a second. Without a GPU it always does, times with the host's
+clock and samples neither memory nor power; that checks this script and measures nothing.
 """
 
 from __future__ import annotations
@@ -12,293 +14,313 @@ import argparse
 import gc
 import itertools
 import json
+import os
 import statistics
+import subprocess
 import time
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from models import Shape, Transformer
+from models import CONFIGS, Config, Trainer, tiny
 from power import Sampler
 from timing import DEVICE
 
-LLAMA1 = Shape("llama", 2048, 16, 32, 8, 8192, 128256)
-LLAMA7 = Shape("llama", 4096, 8, 32, 32, 11008, 32000)
+ON_GPU = DEVICE == "cuda"
+WARM_UP_STEPS = 4
+LEFT_OVER_BYTES = 64 << 20
+"""More than this allocated before a model is built would be counted into its peak."""
 
 
-def gpt(hidden: int, layers: int, heads: int) -> Shape:
-    """A GPT shape with the usual widths."""
-    return Shape("gpt", hidden, layers, heads, heads, 4 * hidden, 50304)
-
-
-@dataclass(frozen=True)
-class Config:
-    """One run: what is trained, and how."""
-
-    id: str
-    shape: Shape | None
-    batch: int
-    seq: int = 0
-    precision: str = "bf16"
-    scope: str | None = None
-    recompute: bool = False
-    accumulate: int = 1
-
-
-CONFIGS = (
-    Config("r50-128-fp16", None, 128, precision="amp-fp16"),
-    Config("r50-192", None, 192, precision="amp-bf16"),
-    Config("r50-32", None, 32, precision="amp-bf16"),
-    Config("r50-128-compile", None, 128, precision="amp-bf16", scope="full"),
-    Config("g350-mb8", gpt(1024, 24, 16), 8, 1024, "amp-bf16"),
-    Config("g350-mb1", gpt(1024, 24, 16), 1, 1024, "amp-bf16"),
-    Config("g124-mb2-bf16", gpt(768, 12, 12), 2, 1024),
-    Config("g124-s2k-mb8-compile", gpt(768, 12, 12), 8, 2048, scope="block"),
-    Config("g1600-mb8-bf16", gpt(1600, 24, 25), 8, 1024),
-    Config("g13-mb4", gpt(2048, 24, 16), 4, 2048, "amp-bf16"),
-    Config("g2560-mb4-compile", gpt(2560, 16, 20), 4, 2048, scope="block"),
-    Config("l1-s512-mb1", LLAMA1, 1, 512),
-    Config("l1-s1k-mb4-amp", LLAMA1, 4, 1024, "amp-bf16"),
-    Config("l1-s8k-mb1", LLAMA1, 1, 8192),
-    Config("l1-s2k-mb8-compile", LLAMA1, 8, 2048, scope="block"),
-    Config("l1-s4k-mb2-ga2", LLAMA1, 2, 4096, accumulate=2),
-    Config("l3072-s2k-mb4", Shape("llama", 3072, 14, 24, 8, 8192, 32000), 4, 2048),
-    Config("l7-s4k-mb2", LLAMA7, 2, 4096),
-    Config("l7-s4k-mb2-full", LLAMA7, 2, 4096, recompute=True),
-    Config("l8x16-s2k-mb2", Shape("llama", 4096, 16, 32, 8, 14336, 128256), 2, 2048),
-)
-
-
-class Trainer:
-    """Model, optimizer and one step of a configuration."""
-
-    def __init__(self, config: Config) -> None:
-        self.config, self.shape = config, config.shape
-        self.amp = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(config.precision)
-        self.scaler = torch.amp.GradScaler(DEVICE) if config.precision == "amp-fp16" else None
-        self.model = self._model()
-        parameters = list(self.model.parameters())
-        self.parameters = parameters
-        if self.shape is None:
-            self.optimizer: Any = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)
-            side = (config.batch, 3, 224, 224)
-            images = torch.randn(side, device=DEVICE)
-            self.inputs = images.contiguous(memory_format=torch.channels_last)
-            self.targets = torch.randint(0, 1000, (config.batch,), device=DEVICE)
-        else:
-            self.optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
-            size = (config.batch, config.seq)
-            self.inputs = torch.randint(0, self.shape.vocab, size, device=DEVICE)
-            self.targets = torch.randint(0, self.shape.vocab, size, device=DEVICE)
-
-    def _model(self) -> Any:
-        config = self.config
-        torch.backends.cudnn.benchmark = True
-        if self.shape is None:
-            from torchvision.models import resnet50
-
-            model: Any = resnet50().to(DEVICE, memory_format=torch.channels_last)
-        else:
-            with torch.device(DEVICE):
-                model = Transformer(self.shape, config.seq, config.recompute)
-            if self.amp is None:
-                model = model.to(torch.bfloat16)
-        if config.scope == "block":
-            for block in model.blocks:
-                block.compile()
-        return torch.compile(model) if config.scope == "full" else model
-
-    def loss(self) -> torch.Tensor:
-        """Forward of one micro-batch."""
-        context = torch.autocast(DEVICE, dtype=self.amp) if self.amp else nullcontext()
-        with context:
-            logits = self.model(self.inputs)
-            if self.shape is None:
-                return F.cross_entropy(logits, self.targets)
-            flat = logits.view(-1, self.shape.vocab).float()
-            return F.cross_entropy(flat, self.targets.view(-1)) / self.config.accumulate
-
-    def step(self) -> None:
-        """One whole training step."""
-        self.optimizer.zero_grad(set_to_none=True)
-        for _ in range(self.config.accumulate):
-            loss = self.loss()
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
-        if self.shape is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        if self.scaler:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
-
-
-def timed_steps(trainer: Trainer, seconds: float) -> tuple[list[float], dict[str, Any]]:
-    """Step times, and what was sampled while they ran."""
-    for _ in range(4):
+def warmed_up_s(trainer: Trainer) -> float:
+    """Seconds of a step, from the last two of the warm-up steps."""
+    for _ in range(WARM_UP_STEPS - 2):
         trainer.step()
-    torch.cuda.synchronize()
-    begin = time.time()
+    synchronize()
+    begin = time.perf_counter()
     for _ in range(2):
         trainer.step()
-    torch.cuda.synchronize()
-    each = (time.time() - begin) / 2
-    steps = min(60, max(5, round(seconds / each)))
-    torch.cuda.reset_peak_memory_stats()
+    synchronize()
+    return (time.perf_counter() - begin) / 2
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if ON_GPU:
+        torch.cuda.synchronize()
+
+
+def step_times_s(trainer: Trainer, steps: int) -> list[float]:
+    """Seconds of each of ``steps`` steps: CUDA events, or the host's clock without a GPU."""
+    if not ON_GPU:
+        marks_s = [time.perf_counter()]
+        for _ in range(steps):
+            trainer.step()
+            marks_s.append(time.perf_counter())
+        return [b - a for a, b in itertools.pairwise(marks_s)]
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    sampler = Sampler()
-    sampler.start()
-    begin = time.time()
     events[0].record()
     for event in events[1:]:
         trainer.step()
         event.record()
     torch.cuda.synchronize()
-    rows = [r for r in sampler.rows if begin < r[0]]
-    sampler.stop()
-    times = [a.elapsed_time(b) * 1e-3 for a, b in itertools.pairwise(events)]
-    return times, {
-        "peak_memory_allocated_bytes": torch.cuda.max_memory_allocated(),
-        "peak_memory_reserved_bytes": torch.cuda.max_memory_reserved(),
+    return [a.elapsed_time(b) * 1e-3 for a, b in itertools.pairwise(events)]
+
+
+def timed_steps(trainer: Trainer, seconds: float, left_over: int) -> dict[str, Any]:
+    """Step times, peak memory, power and clock of about ``seconds`` of steps.
+
+    Sampling starts before the warm-up, so that the first timed steps have samples too.
+    ``left_over``: bytes allocated before the model was built; too many void the peaks.
+    """
+    sampler = Sampler() if ON_GPU else None
+    try:
+        if sampler:
+            sampler.start()
+        steps = min(60, max(5, round(seconds / warmed_up_s(trainer))))
+        if ON_GPU:
+            torch.cuda.reset_peak_memory_stats()
+        begin = time.time()
+        times_s = sorted(step_times_s(trainer, steps))
+        end = time.time()
+    finally:
+        if sampler:
+            sampler.stop()
+    rows = [r for r in sampler.rows if begin <= r[0] <= end] if sampler else []
+    peaks = ON_GPU and left_over <= LEFT_OVER_BYTES
+    return {
+        "step_time_s": statistics.median(times_s),
+        "step_time_p10_s": times_s[steps // 10],
+        "step_time_p90_s": times_s[-1 - steps // 10],
+        "steps": steps,
+        "peak_memory_allocated_bytes": torch.cuda.max_memory_allocated() if peaks else None,
+        "peak_memory_reserved_bytes": torch.cuda.max_memory_reserved() if peaks else None,
         "power_w": round(statistics.fmean(r[1] for r in rows), 1) if rows else None,
         "sm_clock_mhz": round(statistics.fmean(r[2] for r in rows)) if rows else None,
     }
 
 
-def profiled_step(trainer: Trainer) -> dict[str, Any]:
-    """Kernel totals of one more step under the profiler."""
+def kernel_events(trainer: Trainer) -> list[tuple[int, int, str, int]]:
+    """(start ns, end ns, name, stream) of what one profiled step ran on the GPU.
+
+    Copies and memsets count, annotations do not. Without a GPU, operators stand in for kernels.
+    """
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as session:
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * ON_GPU
+    with profile(activities=activities, record_shapes=True) as session:
         trainer.step()
-        torch.cuda.synchronize()
-    rows = sorted(
-        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name())
+        synchronize()
+    kind, prefix = ("CUDA", "") if ON_GPU else ("CPU", "aten::")
+    return sorted(
+        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name(), e.device_resource_id())
         for e in session.profiler.kineto_results.events()
-        if "CUDA" in str(e.device_type()) and e.duration_ns() > 0
+        if kind in str(e.device_type())
+        and e.duration_ns() > 0
+        and e.name().startswith(prefix)
+        and not e.is_user_annotation()
     )
-    busy, end = 0, 0
-    totals: dict[str, list[float]] = {}
-    for start, stop, name in rows:
-        busy += max(0, stop - max(start, end))
-        end = max(end, stop)
-        entry = totals.setdefault(name[:110], [0, 0.0])
+
+
+def profiled_step(trainer: Trainer) -> dict[str, Any]:
+    """Span, busy time (union over streams) and kernel totals of one more step."""
+    rows = kernel_events(trainer)
+    busy_ns, end_ns = 0, 0
+    totals: dict[str, list[int]] = {}
+    for start_ns, stop_ns, name, _ in rows:
+        busy_ns += max(0, stop_ns - max(start_ns, end_ns))
+        end_ns = max(end_ns, stop_ns)
+        entry = totals.setdefault(name[:110], [0, 0])
         entry[0] += 1
-        entry[1] += (stop - start) * 1e-9
+        entry[1] += stop_ns - start_ns
     top = sorted(totals.items(), key=lambda item: -item[1][1])
     return {
-        "span_s": (end - rows[0][0]) * 1e-9,
-        "gpu_busy_s": busy * 1e-9,
-        "compute_busy_s": busy * 1e-9,
+        "span_s": (end_ns - rows[0][0]) * 1e-9,
+        "gpu_busy_s": busy_ns * 1e-9,
+        "compute_busy_s": busy_ns * 1e-9,
         "comm_total_s": 0.0,
         "comm_exposed_s": 0.0,
         "launches": len(rows),
-        "streams": 1,
-        "top_kernels": [{"name": k, "count": int(n), "total_s": round(s, 7)} for k, (n, s) in top],
+        "streams": len({stream for *_, stream in rows}) if ON_GPU else 1,
+        "top_kernels": [
+            {"name": name, "count": count, "total_s": round(total * 1e-9, 7)}
+            for name, (count, total) in top
+        ],
     }
 
 
-def eager_launch_s() -> float:
-    """Seconds of one ``x.add_(1)`` on this host."""
-    x = torch.ones(8, device=DEVICE)
-    times = []
-    for _ in range(8):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
+def measured(trainer: Trainer, seconds: float, left_over: int) -> dict[str, Any]:
+    """The ``measured`` part of the record."""
+    timed = timed_steps(trainer, seconds, left_over)
+    profiled = profiled_step(trainer)
+    share = profiled["gpu_busy_s"] / timed["step_time_s"]
+    return {
+        **timed,
+        "parameters": sum(p.numel() for p in trainer.parameters),
+        "profiled_step": profiled,
+        "gpu_busy_share": round(min(1.0, share), 3),
+        "compute_busy_share": round(min(1.0, share), 3),
+        # The rule's other half (steps that spread, compute share below 0.8) needs communication.
+        "host_bound": share < 0.9,
+    }
+
+
+def add_loop_s(x: torch.Tensor) -> float:
+    """Seconds of one ``x.add_(1)``, from 1,000 of them."""
+    synchronize()
+    begin = time.perf_counter()
+    for _ in range(1000):
+        x.add_(1.0)
+    return (time.perf_counter() - begin) / 1000
+
+
+def graph_launch_s(x: torch.Tensor) -> float:
+    """Seconds of one ``x.add_(1)`` in a CUDA graph of 1,000."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         for _ in range(1000):
             x.add_(1.0)
-        times.append((time.perf_counter() - begin) / 1000)
-    return statistics.median(times[1:])
+    graph.replay()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(5):
+        graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / 5000
 
 
-def record(config: Config, trainer: Trainer, launch_s: float, seconds: float) -> dict[str, Any]:
-    """Measure one configuration."""
-    times, sampled = timed_steps(trainer, seconds)
-    ordered = sorted(times)
-    median = statistics.median(times)
-    profiled = profiled_step(trainer)
-    share = profiled["gpu_busy_s"] / median
-    p10, p90 = ordered[len(times) // 10], ordered[-1 - len(times) // 10]
-    shape = config.shape
-    amp = config.precision.startswith("amp")
-    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
-    model: dict[str, Any] = {"family": "resnet50", "image_size": 224, "classes": 1000}
-    if shape is not None:
-        tied = shape.family == "gpt"
-        model = {**asdict(shape), "tied_embeddings": tied, "bias": tied}
-    workload = {"model": model, "task": "pretrain", "micro_batch": config.batch,
-                "grad_accum": config.accumulate,
-                "global_batch": config.batch * config.accumulate}  # fmt: skip
-    if shape is not None:
-        workload["seq_len"] = config.seq
+def host() -> dict[str, Any]:
+    """CPU and launch costs of this machine."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if "model name" in line]
+    x = torch.ones(8, device=DEVICE)
+    return {
+        "cpu": f"{names[0] if names else 'unknown CPU'}, {os.cpu_count()} virtual CPUs",
+        "eager_launch_s": statistics.median([add_loop_s(x) for _ in range(8)][1:]),
+        "graph_launch_s": graph_launch_s(x) if ON_GPU else None,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The parts of a record that this machine decides: source, system, and a prefix for ids."""
+    gpu, facts, count = "cpu", "", 1
+    if ON_GPU:
+        query = "--query-gpu=driver_version,power.limit,clocks.max.sm"
+        line = subprocess.check_output(
+            ["nvidia-smi", query, "-i", "0", "--format=csv,noheader"], text=True
+        )
+        driver, limit, clock = (part.strip() for part in line.split(","))
+        name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
+        gpu = {"NVIDIA H200": "h200-sxm-141gb"}.get(name, name.lower().replace(" ", "-"))
+        label = "H200 SXM 141 GB" if gpu == "h200-sxm-141gb" else name
+        facts = f"1x {label}, {limit} limit, {clock} maximum SM clock, driver {driver}, "
+        facts += f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, "
+    here = host()
+    return {
+        "prefix": "h200b" if gpu == "h200-sxm-141gb" else gpu,
+        "source": f"own measurement, {time.strftime('%Y-%m-%d')}, {facts}torch "
+        f"{torch.__version__}, {here['cpu']}, held out: never used for fitting kernel costs",
+        "system": {"gpu": gpu, "num_gpus": 1, "gpus_per_node": count, "host": here},
+    }
+
+
+def workload(config: Config) -> dict[str, Any]:
+    """The ``workload`` part of the record."""
+    model = {"family": "resnet50", "image_size": config.image, "classes": 1000}
+    sequence = {}
+    if config.shape is not None:
+        tied = config.shape.family == "gpt"
+        model = {**asdict(config.shape), "tied_embeddings": tied, "bias": tied}
+        sequence = {"seq_len": config.seq}
+    batch = {"micro_batch": config.batch, "grad_accum": config.accumulate}
+    return {"model": model, **sequence, "task": "pretrain", **batch,
+            "global_batch": config.batch * config.accumulate}  # fmt: skip
+
+
+def stack(config: Config) -> dict[str, Any]:
+    """The ``stack`` part of the record."""
+    shape, wide = config.shape, "fp32" if config.amp else "bf16"
+    return {
+        "framework": "pytorch", "torch": torch.__version__,
+        "execution": "compile" if config.scope else "eager", "compile_scope": config.scope,
+        "attention": "sdpa", "precision": config.precision, "param_dtype": wide,
+        "compute_dtype": "fp16" if config.precision == "amp-fp16" else "bf16",
+        "grad_reduce_dtype": wide, "optimizer": "adamw-fused" if shape else "sgd-momentum",
+        "grad_clip": shape is not None, "loss_dtype": "fp32",
+        "channels_last": None if shape else True, "cudnn_benchmark": True, "nccl_nvls": False,
+    }  # fmt: skip
+
+
+def record(config: Config, here: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Train a configuration and describe it; ``here`` is what ``machine`` says."""
+    left_over = torch.cuda.memory_allocated() if ON_GPU else 0
+    plan = dict.fromkeys(("dp", "tp", "pp", "vpp", "cp", "ep"), 1)
     return {
         "schema": "measured-run/1",
-        "id": f"h200b-{config.id}",
-        "source": f"own measurement, {time.strftime('%Y-%m-%d')}, 1x {name}, torch "
-        f"{torch.__version__}, held out: never used for fitting kernel costs",
-        "system": {"gpu": "h200-sxm-141gb", "num_gpus": 1, "gpus_per_node": 1,
-                   "host": {"cpu": "x86-64 virtual machine", "eager_launch_s": launch_s}},
-        "workload": workload,
-        "plan": {"dp": 1, "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "sharding": "none",
-                 "sequence_parallel": False, "schedule": None,
-                 "recompute": "full" if config.recompute else "none"},
-        "stack": {
-            "framework": "pytorch", "torch": torch.__version__,
-            "execution": "compile" if config.scope else "eager", "compile_scope": config.scope,
-            "attention": "sdpa", "precision": config.precision,
-            "param_dtype": "fp32" if amp else "bf16",
-            "compute_dtype": "fp16" if "fp16" in config.precision else "bf16",
-            "grad_reduce_dtype": "fp32" if amp else "bf16",
-            "optimizer": "adamw-fused" if shape else "sgd-momentum", "grad_clip": shape is not None,
-            "loss_dtype": "fp32", "channels_last": None if shape else True,
-            "cudnn_benchmark": True, "nccl_nvls": False,
-        },
-        "measured": {
-            "step_time_s": median, "step_time_p10_s": p10, "step_time_p90_s": p90,
-            "steps": len(times), **sampled,
-            "parameters": sum(p.numel() for p in trainer.parameters),
-            "profiled_step": profiled, "gpu_busy_share": round(min(1.0, share), 3),
-            "compute_busy_share": round(min(1.0, share), 3),
-            "host_bound": share < 0.9,
-        },
+        "id": f"{here['prefix']}-{config.id}",
+        "source": here["source"],
+        "system": here["system"],
+        "workload": workload(config),
+        "plan": {**plan, "sharding": "none", "sequence_parallel": False,
+                 "recompute": "full" if config.recompute else "none", "schedule": None},
+        "stack": stack(config),
+        "measured": measured(Trainer(config), seconds, left_over),
     }  # fmt: skip
+
+
+def forget() -> None:
+    """Free what a configuration left; compiled code holds parameters until it is reset."""
+    torch._dynamo.reset()
+    gc.collect()
+    if ON_GPU:
+        torch.cuda.empty_cache()
+
+
+def attempt(config: Config, here: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    """The record of a configuration, or one line about why there is none."""
+    begin = time.time()
+    try:
+        row = record(config, here, seconds)
+    except Exception as error:  # noqa: BLE001 - whatever one run raises, the next must start
+        first = (str(error).strip() or "no message").splitlines()[0]
+        print(f"{config.id}: {type(error).__name__}: {first}", flush=True)
+        return None
+    m = row["measured"]
+    print(f"{config.id}: {m['step_time_s'] * 1e3:.2f} ms, busy {m['gpu_busy_share']}, "
+          f"{m['power_w']} W, {m['sm_clock_mhz']} MHz, "
+          f"{time.time() - begin:.0f} s", flush=True)  # fmt: skip
+    return row
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser = argparse.ArgumentParser(description="Measure training steps on one GPU.")
+    parser.add_argument("out", type=Path, nargs="?", help="JSONL file to write")
+    parser.add_argument("--only", default="", help="ids, separated by commas")
+    parser.add_argument("--list", action="store_true", help="print the ids and stop")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, to check the script")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of timed steps of each run")
     args = parser.parse_args()
     wanted = set(args.only.split(",")) - {""}
+    unknown = sorted(wanted - {c.id for c in CONFIGS})
+    if unknown:
+        parser.error(f"--only must name listed ids (got {', '.join(unknown)})")
     chosen = [c for c in CONFIGS if not wanted or c.id in wanted]
     if args.list:
         print("\n".join(c.id for c in chosen))
         return
-    launch_s = eager_launch_s()
+    if args.out is None:
+        parser.error("OUT.jsonl must be given")
+    quick = args.quick or not ON_GPU
+    here = machine()
     with args.out.open("w") as sink:
         for config in chosen:
-            begin = time.time()
-            try:
-                torch._dynamo.reset()
-                row = record(config, Trainer(config), launch_s, args.seconds)
-            except (RuntimeError, torch.OutOfMemoryError) as error:
-                print(f"{config.id}: {str(error).splitlines()[0]}", flush=True)
-                continue
-            finally:
-                gc.collect()
-                torch.cuda.empty_cache()
-            sink.write(json.dumps(row) + "\n")
-            sink.flush()
-            m = row["measured"]
-            print(f"{config.id}: {m['step_time_s'] * 1e3:.2f} ms, busy {m['gpu_busy_share']}, "
-                  f"{m['power_w']} W, {m['sm_clock_mhz']} MHz, "
-                  f"{time.time() - begin:.0f} s", flush=True)  # fmt: skip
+            row = attempt(tiny(config) if quick else config, here, 0.2 if quick else args.seconds)
+            forget()
+            if row is not None:
+                sink.write(json.dumps(row) + "\n")
+                sink.flush()
 
 
 if __name__ == "__main__":
