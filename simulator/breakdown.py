@@ -51,13 +51,25 @@ class _Spans:
 
     def within(self, start: int, end: int) -> tuple[int, int]:
         """Picoseconds of an interval in which messages move, and in which they wait."""
-        moving = waiting = 0
+        moving, waiting = [], []
         while self.position < len(self.slices) and self.slices[self.position].end_ps <= start:
             self.position += 1
         for piece in self.slices[self.position :]:
             if piece.start_ps >= end:
                 break
             begins = piece.start_ps + piece.waited_ps
-            waiting += max(0, min(end, begins) - max(start, piece.start_ps))
-            moving += max(0, min(end, piece.end_ps) - max(start, begins))
-        return moving, waiting
+            waiting.append((max(start, piece.start_ps), min(end, begins)))
+            moving.append((max(start, begins), min(end, piece.end_ps)))
+        moved = covered(moving)
+        return moved, covered([*moving, *waiting]) - moved
+
+
+def covered(intervals: list[tuple[int, int]]) -> int:
+    """Length of the union of intervals; empty and reversed ones count nothing."""
+    total, reached = 0, 0
+    for begin, end in sorted(intervals):
+        begin = max(begin, reached)
+        if end > begin:
+            total += end - begin
+            reached = end
+    return total

@@ -17,7 +17,7 @@ from .streams import QUEUE_DEPTH, GpuStream, Interference, Item, Meeting, Proces
 
 __all__ = ["QUEUE_DEPTH", "Interference", "Slice", "Timeline", "run", "run_ranks"]
 
-STREAMS = ("compute", "communication")
+STREAMS = ("compute", "communication", "send", "receive")
 
 
 @dataclass(slots=True)
@@ -53,13 +53,17 @@ class _Rank:
     def __init__(self, world: _World, clocked: Clocked) -> None:
         self.world, self.items = world, clocked.items
         env = world.env
-        self.streams = {name: GpuStream(env, world.gap_ps, world.interference) for name in STREAMS}
+        self.streams = {
+            name: GpuStream(env, world.gap_ps, world.interference, name == STREAMS[0])
+            for name in STREAMS
+        }
         for stream in self.streams.values():
             stream.others = [s for s in self.streams.values() if s is not stream]
         self.durations = {
             id(x): x.picoseconds(clocked.clock_hz) for work in self.items for x in work.launches
         }
         self.marks: dict[tuple[str, int], Item] = {}
+        self.carried: tuple[Item, ...] = ()
         self.timeline = Timeline()
         self.ends: list[int] = []
 
@@ -88,6 +92,10 @@ class _Rank:
             yield env.timeout(work.host_ps)
         stream = self.streams[operator.stream]
         waits = self._waits(work)
+        if not work.launches:
+            self.carried += waits
+        elif operator.stream == "compute":
+            waits, self.carried = (*waits, *self.carried), ()
         item: Item | None = None
         for launch in work.launches:
             while not stream.has_room():

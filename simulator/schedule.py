@@ -9,6 +9,7 @@ from archs.calibration import HostParameters
 from workloads.program import Operator, Role
 
 from .costs import Coster, Launch
+from .costs.collective import COMMUNICATION
 from .costs.launch import PICOSECONDS
 
 
@@ -63,6 +64,12 @@ def all_launches(items: list[Work]) -> Iterator[Launch]:
     """Every kernel launch of a step."""
     for work in items:
         yield from work.launches
+
+
+def busy_seconds(launches: list[Launch], clock_hz: float, gap_s: float) -> float:
+    """Time of a rank's computing kernels back to back, in seconds."""
+    computing = (x for x in launches if x.kind != COMMUNICATION)
+    return sum(x.seconds(clock_hz) + gap_s for x in computing)
 
 
 def host_seconds(items: list[Work]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from archs.calibration import Calibration, best_calibration
 from workloads.lowering import lower
-from workloads.program import Program
+from workloads.program import Program, Role
 
 from .costs import Coster, Launch
 from .costs.launch import PICOSECONDS
@@ -20,9 +20,11 @@ from .memory import MemoryProfile, profile
 from .power import PowerModel
 from .result import EngineStatistics, StepResult
 from .scenario import Scenario
-from .schedule import HostModel, all_launches, host_seconds, works
+from .schedule import HostModel, all_launches, busy_seconds, host_seconds, works
 
 HOST_BOUND_SHARE = 0.1
+WAITING_SHARE = 0.25
+"""Shares of the step beyond which the host, or waiting for other ranks, is said to bind."""
 
 
 def machine_of(scenario: Scenario, calibration: Calibration | None = None) -> Machine:
@@ -35,17 +37,45 @@ def machine_of(scenario: Scenario, calibration: Calibration | None = None) -> Ma
 
 
 @dataclass(frozen=True)
+class SimulatedRole:
+    """One role of a simulated step: what its ranks ran, at which clock, with which memory."""
+
+    role: Role
+    clock_hz: float
+    launches: list[Launch]
+    timeline: Timeline
+    memory: MemoryProfile
+
+
+@dataclass(frozen=True)
 class Simulated:
-    """One simulated step before it is summarised: what ran, at which clock, with which memory."""
+    """One simulated step before it is summarised."""
 
     scenario: Scenario
     program: Program
     machine: Machine
     power: PowerModel
-    clock_hz: float
-    launches: list[Launch]
-    timeline: Timeline
-    memory: MemoryProfile
+    roles: list[SimulatedRole]
+
+    @property
+    def step_s(self) -> float:
+        """Length of the step, in seconds."""
+        return self.roles[0].timeline.duration_ps / PICOSECONDS
+
+    def energy_j(self) -> float:
+        """Energy of all GPUs over the step, in joules."""
+        total = 0.0
+        for each in self.roles:
+            dynamic = self.power.dynamic_j(each.launches, each.clock_hz)
+            total += each.role.ranks * (self.power.idle_w * self.step_s + dynamic)
+        return total
+
+    def mean_clock_hz(self, each: SimulatedRole) -> float:
+        """A role's clock averaged over the step: the highest one while nothing computes."""
+        gap_s = self.machine.calibration.host.gap_s
+        busy_s = min(self.step_s, busy_seconds(each.launches, each.clock_hz, gap_s))
+        idle_s = self.step_s - busy_s
+        return (busy_s * each.clock_hz + idle_s * self.machine.max_clock_hz) / self.step_s
 
 
 def simulate(scenario: Scenario, calibration: Calibration | None = None) -> StepResult:
@@ -55,42 +85,50 @@ def simulate(scenario: Scenario, calibration: Calibration | None = None) -> Step
     """
     begin = time.perf_counter()
     done = run_scenario(scenario, calibration)
-    roles = len(done.program.roles)
     wall_s = time.perf_counter() - begin
-    return _summarise(done, EngineStatistics(done.timeline.events, roles, wall_s))
+    events = sum(each.timeline.events for each in done.roles)
+    return _summarise(done, EngineStatistics(events, len(done.roles), wall_s))
 
 
 def run_scenario(scenario: Scenario, calibration: Calibration | None = None) -> Simulated:
-    """Lower, cost, settle the clock and run, without summarising."""
+    """Lower, cost, settle the clocks and run, without summarising."""
     program = lower(scenario.workload, scenario.plan, scenario.stack)
     machine = machine_of(scenario, calibration)
-    role = program.roles[0]
     host = HostModel(machine.calibration.host, scenario.host_launch_s)
-    items = works(role, Coster(machine), host)
+    coster = Coster(machine)
     power = PowerModel(machine, scenario.power_limit_w)
-    launches = list(all_launches(items))
+    items = [works(role, coster, host) for role in program.roles]
+    launches = [list(all_launches(each)) for each in items]
     gap_s = machine.calibration.host.gap_s
-    clock_hz = power.clock_hz(launches, gap_s, host_seconds(items))
+    least_s = [host_seconds(each) for each in items]
+    clocks = [power.clock_hz(x, gap_s, s) for x, s in zip(launches, least_s, strict=True)]
     slow = machine.calibration.interference
-    timeline = run_ranks(
-        [Clocked(items, clock_hz)],
+    timelines = run_ranks(
+        [Clocked(each, clock_hz) for each, clock_hz in zip(items, clocks, strict=True)],
         round(gap_s * PICOSECONDS),
         Interference(slow.gemm, slow.memory, slow.communication),
-    )[0]
-    memory = profile(role, scenario.gpu.architecture)
-    return Simulated(scenario, program, machine, power, clock_hz, launches, timeline, memory)
+    )
+    architecture = scenario.gpu.architecture
+    roles = [
+        SimulatedRole(role, clock_hz, each, timeline, profile(role, architecture))
+        for role, clock_hz, each, timeline in zip(
+            program.roles, clocks, launches, timelines, strict=True
+        )
+    ]
+    return Simulated(scenario, program, machine, power, roles)
 
 
 def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
-    scenario, program, machine, clock_hz = done.scenario, done.program, done.machine, done.clock_hz
-    timeline, memory = done.timeline, done.memory
-    step_s = timeline.duration_ps / PICOSECONDS
+    scenario, program, machine = done.scenario, done.program, done.machine
+    shown, step_s = done.roles[0], done.step_s
+    memory = max((each.memory for each in done.roles), key=lambda m: m.peak_bytes)
     gpu_s = step_s * scenario.gpus
-    parts = breakdown(timeline, round(machine.calibration.host.gap_s * PICOSECONDS))
-    energy = done.power.idle_w * step_s + done.power.dynamic_j(done.launches, clock_hz)
+    parts = breakdown(shown.timeline, round(machine.calibration.host.gap_s * PICOSECONDS))
+    energy = done.energy_j()
     peak_flops = _peak(machine, scenario)
     capacity = scenario.gpu.hbm.usable_bytes or scenario.gpu.hbm.capacity_bytes
-    bound = bound_by(parts, step_s, clock_hz < 0.995 * machine.max_clock_hz, timeline, clock_hz)
+    throttled = shown.clock_hz < 0.995 * machine.max_clock_hz
+    bound = bound_by(parts, step_s, throttled, shown.timeline, shown.clock_hz)
     kind = regime(bound == "host", machine.own)
     images = program.samples if not program.tokens else None
     tokens = program.tokens or None
@@ -110,13 +148,13 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
         memory=memory.parts,
         breakdown=parts,
         bound_by=bound,
-        energy_j=energy * scenario.gpus,
-        average_power_w=energy / step_s,
-        sm_clock_mhz=clock_hz / 1e6,
+        energy_j=energy,
+        average_power_w=energy / gpu_s,
+        sm_clock_mhz=done.mean_clock_hz(shown) / 1e6,
         cost_usd=_cost(scenario, step_s),
         warnings=(*program.warnings, *_warnings(scenario, machine, memory, capacity)),
         engine=engine,
-        timeline=timeline,
+        timeline=shown.timeline,
     )
 
 
@@ -138,6 +176,9 @@ def bound_by(
     """What limits the step: host, power, tensor cores ("compute") or memory bandwidth."""
     if parts["host"] > HOST_BOUND_SHARE * step_s:
         return "host"
+    for part, name in (("bubble", "bubble"), ("exposed_communication", "communication")):
+        if parts[part] > WAITING_SHARE * step_s:
+            return name
     tensor = sum(
         s.end_ps - s.start_ps for s in timeline.slices
         if s.launch.cycles / clock_hz > s.launch.memory_s and s.launch.flops

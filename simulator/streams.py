@@ -99,7 +99,9 @@ class Interference:
 class GpuStream:
     """Runs submitted kernels in order; ``gap_ps`` passes between one kernel and the next."""
 
-    def __init__(self, env: simpy.Environment, gap_ps: int, interference: Interference) -> None:
+    def __init__(
+        self, env: simpy.Environment, gap_ps: int, interference: Interference, computes: bool
+    ) -> None:
         self.env, self.gap_ps, self.interference = env, gap_ps, interference
         self.queue: deque[Item] = deque()
         self.others: list[GpuStream] = []
@@ -109,7 +111,8 @@ class GpuStream:
         self.last: Item | None = None
         self.last_end = 0
         self.busy_until = 0
-        self.communicating = False
+        self.computes = computes
+        self.waits_for_peer = False
         env.process(self._run())
 
     def submit(self, item: Item) -> None:
@@ -163,7 +166,9 @@ class GpuStream:
         if item.meeting is not None:
             yield env.timeout(start - now)
             item.meeting.arrive()
+            self.waits_for_peer = True
             yield item.meeting.both
+            self.waits_for_peer = False
             now = int(env.now)
             waited = now - start
             end = now + item.duration_ps
@@ -181,9 +186,9 @@ class GpuStream:
         communication = item.launch.kind == COMMUNICATION
         for other in self.others:
             if communication:
-                if other.queue or other.busy_until > start:
+                if other.computes and (other.queue or other.busy_until > start):
                     return round(duration * self.interference.communication)
-            elif other.busy_until > start:
+            elif other.busy_until > start and not other.waits_for_peer:
                 factor = self.interference.of(item.launch)
                 overlap = other.busy_until - start
                 if duration * factor <= overlap:

@@ -9,19 +9,38 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from archs.reading import write_atomic
+from workloads.kernels import Collective, dtype_bytes
 
+from .engine import STREAMS as NAMES
 from .engine import Slice
 from .result import StepResult
 from .scenario import Scenario
 from .schedule import Work
 
-DEVICE, STREAM, HOST, STEP = 0, 7, 1, 1
+DEVICE, HOST, STEP = 0, 1, 1
+STREAMS = {name: 7 if index == 0 else 19 + 4 * index for index, name in enumerate(NAMES)}
+"""Numbers of the engine's streams as PyTorch has them: 7, then 23, 27, ... of its pool."""
+
+STEP_TRACK = 0
+
+COLLECTIVES = {
+    "all_reduce": ("AllReduce", "allreduce"),
+    "all_gather": ("AllGather", "_allgather_base"),
+    "reduce_scatter": ("ReduceScatter", "_reduce_scatter_base"),
+    "all_to_all": ("AllToAll", "all_to_all"),
+    "broadcast": ("Broadcast", "broadcast"),
+    "send": ("SendRecv", "send"),
+}
+"""Operation to what NCCL calls its kernel, and to PyTorch's name of the collective."""
+
+DTYPES = {"fp32": "Float", "bf16": "BFloat16", "fp16": "Half", "fp8": "Float8_e4m3fn"}
 PS_PER_NS = 1_000
 NS_PER_US = 1_000
 SETTINGS = ("step_time_s", "peak_memory_bytes", "bound_by", "sm_clock_mhz")
@@ -44,7 +63,8 @@ def chrome_trace(result: StepResult, scenario: Scenario) -> dict[str, Any]:
     """A predicted step as the document that kineto would have written after measuring it.
 
     Time zero is the start of the step on the host or on the GPU, whichever came first. Kernels
-    carry layer, operator, phase and kernel class, and bytes and FLOPs where they are known.
+    carry layer, operator, phase and kernel class, and bytes and FLOPs where they are known; those
+    of collectives are named and described as NCCL's are. It shows the first rank.
     """
     gpu = scenario.gpu
     return {
@@ -75,8 +95,14 @@ def _device(scenario: Scenario) -> dict[str, Any]:
 
 def _events(result: StepResult) -> Iterator[Event]:
     timeline = result.timeline
-    clock = _Clock(min([timeline.start_ps, *(start for _, start, _ in timeline.host[:1])]))
-    yield from _metadata()
+    clock = _Clock(
+        min(
+            timeline.start_ps,
+            *(start for _, start, _ in timeline.host[:1]),
+            *(piece.start_ps for piece in timeline.slices),
+        )
+    )
+    yield from _metadata({_stream(piece) for piece in timeline.slices})
     yield from _steps(clock, result)
     yield from _layers(clock, timeline.host)
     yield from _operators(clock, timeline.host, timeline.slices)
@@ -101,8 +127,14 @@ class _Clock:
         return round((ps - self.zero_ps) / PS_PER_NS)
 
 
-def _metadata() -> Iterator[Event]:
-    rows = (
+def _stream(piece: Slice) -> int:
+    return STREAMS[piece.work.operator.stream]
+
+
+def _metadata(streams: Iterable[int]) -> Iterator[Event]:
+    """Names and order of processes and tracks."""
+    tracks = [(STEP_TRACK, "step"), *((number, f"stream {number} ") for number in sorted(streams))]
+    rows = [
         ("process_name", HOST, 0, {"name": "python"}),
         ("process_labels", HOST, 0, {"labels": "CPU"}),
         ("process_sort_index", HOST, 0, {"sort_index": 0}),
@@ -110,9 +142,9 @@ def _metadata() -> Iterator[Event]:
         ("process_name", DEVICE, 0, {"name": "python"}),
         ("process_labels", DEVICE, 0, {"labels": f"GPU {DEVICE}"}),
         ("process_sort_index", DEVICE, 0, {"sort_index": 5_000_000 + DEVICE}),
-        ("thread_name", DEVICE, STREAM, {"name": f"stream {STREAM} "}),
-        ("thread_sort_index", DEVICE, STREAM, {"sort_index": STREAM}),
-    )
+        *(("thread_name", DEVICE, tid, {"name": name}) for tid, name in tracks),
+        *(("thread_sort_index", DEVICE, tid, {"sort_index": tid}) for tid, _ in tracks),
+    ]
     for name, pid, tid, args in rows:
         yield {"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0.0, "args": args}
 
@@ -129,7 +161,7 @@ def _steps(clock: _Clock, result: StepResult) -> Iterator[Event]:
     if timeline.host:
         host = clock.span(timeline.host[0][1], max(end, timeline.host[-1][2]))
         yield _slice("user_annotation", name, (HOST, HOST), host, {})
-    yield _slice("gpu_user_annotation", name, (DEVICE, STREAM), clock.span(start, end), {})
+    yield _slice("gpu_user_annotation", name, (DEVICE, STEP_TRACK), clock.span(start, end), {})
 
 
 def _layers(clock: _Clock, issues: Iterable[Issue]) -> Iterator[Event]:
@@ -146,20 +178,26 @@ def _layer(work: Work) -> str:
 
 
 def _operators(clock: _Clock, issues: Sequence[Issue], slices: Sequence[Slice]) -> Iterator[Event]:
-    """Each operator with its launches on the host, and its kernels on the stream."""
-    remaining = iter(slices)
+    """Each operator with its launches on the host, and its kernels on their stream.
+
+    A stream runs kernels in the order in which they were issued to it.
+    """
+    remaining: dict[str, deque[Slice]] = defaultdict(deque)
+    for piece in slices:
+        remaining[piece.work.operator.stream].append(piece)
     correlation = len(issues)
     for external, (work, start, end) in enumerate(issues, start=1):
         ids = {"External id": external}
         host = clock.span(start, end)
         yield _slice("cpu_op", work.operator.name, (HOST, HOST), host, ids)
-        pieces = [next(remaining) for _ in work.launches]
+        queue = remaining[work.operator.stream]
+        pieces = [queue.popleft() for _ in work.launches]
         for piece, (begin, issued) in zip(pieces, _calls(start, pieces), strict=True):
             correlation += 1
             linked = {**ids, "correlation": correlation}
             yield _call(clock.span(begin, issued), piece, linked)
             yield _kernel(clock, piece, linked)
-            yield from _flow(clock, begin, piece.start_ps, correlation)
+            yield from _flow(clock, begin, piece, correlation)
 
 
 def _calls(start_ps: int, pieces: Sequence[Slice]) -> list[tuple[int, int]]:
@@ -185,21 +223,44 @@ def _call(span: Event, piece: Slice, linked: Event) -> Event:
 def _kernel(clock: _Clock, piece: Slice, linked: Event) -> Event:
     operator, launch = piece.work.operator, piece.launch
     moved = next((k.hbm_bytes for k in operator.kernels if k.label == launch.name), None)
+    collective = next((k for k in operator.kernels if isinstance(k, Collective)), None)
     args = {
-        **linked, "device": DEVICE, "stream": STREAM, "layer": piece.work.label,
+        **linked, "device": DEVICE, "stream": _stream(piece), "layer": piece.work.label,
         "operator": operator.name, "phase": operator.phase, "kernel class": launch.kind,
         **({"bytes": round(moved)} if moved else {}),
         **({"flops": launch.flops} if launch.flops else {}),
+        **(_collective(collective) if collective else {}),
     }  # fmt: skip
     span = clock.span(piece.start_ps, piece.end_ps)
     category = "gpu_memset" if launch.kind == "memset" else "kernel"
-    return _slice(category, launch.name, (DEVICE, STREAM), span, args)
+    name = f"{_nccl(collective)}({launch.name})" if collective else launch.name
+    return _slice(category, name, (DEVICE, _stream(piece)), span, args)
 
 
-def _flow(clock: _Clock, from_ps: int, to_ps: int, correlation: int) -> Iterator[Event]:
+def _nccl(kernel: Collective) -> str:
+    """The name by which tools know a kernel of this collective."""
+    name, _ = COLLECTIVES.get(kernel.op, (kernel.op, kernel.op))
+    return f"ncclDevKernel_{name}"
+
+
+def _collective(kernel: Collective) -> Event:
+    """Arguments of a communication kernel; elements are those of one rank's tensors."""
+    elements = kernel.size // dtype_bytes(kernel.dtype)
+    part = elements // kernel.ranks
+    return {
+        "Collective name": COLLECTIVES.get(kernel.op, (kernel.op, kernel.op))[1],
+        "In msg nelems": part if kernel.op == "all_gather" else elements,
+        "Out msg nelems": part if kernel.op == "reduce_scatter" else elements,
+        "Group size": kernel.ranks,
+        "dtype": DTYPES.get(kernel.dtype, kernel.dtype),
+    }
+
+
+def _flow(clock: _Clock, from_ps: int, piece: Slice, correlation: int) -> Iterator[Event]:
     link: Event = {"id": correlation, "cat": "ac2g", "name": "ac2g"}
-    yield {"ph": "s", **link, "pid": HOST, "tid": HOST, "ts": clock.at(from_ps)}
-    yield {"ph": "f", **link, "pid": DEVICE, "tid": STREAM, "ts": clock.at(to_ps), "bp": "e"}
+    start, end = clock.at(from_ps), clock.at(piece.start_ps)
+    yield {"ph": "s", **link, "pid": HOST, "tid": HOST, "ts": start}
+    yield {"ph": "f", **link, "pid": DEVICE, "tid": _stream(piece), "ts": end, "bp": "e"}
 
 
 def _counters(clock: _Clock, result: StepResult) -> Iterator[Event]:

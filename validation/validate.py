@@ -174,7 +174,7 @@ def compare_classes(
     none = ClassTotal(0, 0.0)
     return tuple(
         ClassComparison(name, ClassTotal(*predicted.get(name, (0, 0.0))), measured.get(name, none))
-        for name in CLASSES
+        for name in (*CLASSES, *sorted(set(predicted) - set(CLASSES)))
         if name in predicted or name in measured
     )
 

@@ -38,18 +38,27 @@ def write(path: Path, *lines: dict[str, Any]) -> str:
 
 @pytest.fixture(name="file")
 def record_file(tmp_path: Path) -> str:
-    """Three records of one GPU and one of two."""
-    ids = (RUN, "h200-g124-mb4", "h200-r50-256", "h200-d2-g124-mb16")
-    return write(tmp_path / "runs.jsonl", *records(*ids))
+    """Three records that can be simulated and one of a framework that cannot."""
+    known = records(RUN, "h200-g124-mb4", "h200-r50-256")
+    return write(tmp_path / "runs.jsonl", *known, of_another_framework())
+
+
+def of_another_framework() -> dict[str, Any]:
+    """A record of a framework that is not modelled."""
+    (record,) = records(RUN)
+    record["stack"]["framework"] = "jax"
+    return {**record, "id": "jax-run"}
 
 
 def test_every_single_gpu_run_is_simulated() -> None:
-    """Of the shipped records, all of one GPU are scored and all others skipped with a reason."""
+    """Of the shipped records all of one GPU are scored; each other is scored or has a reason."""
     found = stepsim("validate", "--json").json
     runs = read_runs(RUNS)
-    assert [row["id"] for row in found["rows"]] == [r.id for r in runs if r.system.num_gpus == 1]
-    assert [row["id"] for row in found["skipped"]] == [r.id for r in runs if r.system.num_gpus > 1]
-    assert all(row["reason"] for row in found["skipped"])
+    scored = [row["id"] for row in found["rows"]]
+    skipped = {row["id"]: row["reason"] for row in found["skipped"]}
+    assert {run.id for run in runs if run.system.num_gpus == 1} <= set(scored)
+    assert sorted([*scored, *skipped]) == sorted(run.id for run in runs)
+    assert all(skipped.values())
 
 
 def test_the_json_is_the_contract(file: str) -> None:
@@ -173,6 +182,7 @@ def test_an_unknown_run_is_answered_with_the_nearest() -> None:
     assert RUN in refused("validate", "--explain", "h200-g124-mb61")
 
 
-def test_a_run_of_two_gpus_cannot_be_explained() -> None:
+def test_a_run_that_is_not_modelled_cannot_be_explained(file: str) -> None:
     """What is not modelled is refused in one line."""
-    assert "one GPU" in refused("validate", "--explain", "h200-d2-g124-mb16")
+    message = refused("validate", "--runs", file, "--explain", "jax-run")
+    assert "framework must be one of pytorch" in message

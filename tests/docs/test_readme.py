@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 SIMULATOR_README = ROOT / "simulator" / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENVIRONMENT = ("python3", "cd", "git", ".venv/bin/pip", ".venv/bin/stepsim")
-"""First words of set-up commands, which would need a fresh machine; make's targets are looked up."""
+"""First words of set-up commands, which would need a fresh machine; make is looked up."""
 
 
 def blocks(path: Path, language: str) -> list[str]:

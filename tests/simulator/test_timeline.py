@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from archs.errors import InputError
 from simulator import Scenario, StepResult, simulate
 from simulator.simulate import class_seconds
-from simulator.timeline import allocated_bytes, chrome_trace, write_trace
+from simulator.streams import Slice
+from simulator.timeline import STREAMS, allocated_bytes, chrome_trace, write_trace
 from tests.strategies import scenarios
-from validation.traces import Trace, busy_times, ops_of_step, read_trace
+from validation.traces import GpuOp, Trace, busy_times, ops_of_step, read_trace
 
 PS_PER_NS = 1_000
 PS_PER_S = 10**12
@@ -30,6 +31,11 @@ CASES: dict[str, dict[str, Any]] = {
         "stack": {"execution": "compile"},
     },
     "two_passes": {"workload": {"model": GPT, "seq_len": 128, "micro_batch": 1, "grad_accum": 2}},
+    "data_parallel": {
+        "system": {"gpu": "h200-sxm-141gb", "gpus": 2},
+        "workload": {"model": GPT, "seq_len": 256, "micro_batch": 2},
+        "plan": {"dp": 2},
+    },
     "images": {
         "workload": {"model": "resnet50", "micro_batch": 64},
         "stack": {"precision": "amp-fp16", "optimizer": "sgd-momentum"},
@@ -83,11 +89,18 @@ def nanoseconds(event: dict[str, Any]) -> tuple[int, int]:
 
 def assert_round_trip(result: StepResult, trace: Trace) -> None:
     """Kernels, names, times and operators are those of the simulated step, to a nanosecond."""
-    slices = result.timeline.slices
-    assert [op.name for op in trace.kernels] == [piece.launch.name for piece in slices]
-    assert [op.op for op in trace.kernels] == [piece.work.operator.name for piece in slices]
-    shift = slices[0].start_ps - trace.kernels[0].start_ps
-    for op, piece in zip(trace.kernels, slices, strict=True):
+    assert trace.launches == len(result.timeline.slices)
+    shift = min(s.start_ps for s in result.timeline.slices) - trace.kernels[0].start_ps
+    for name, number in STREAMS.items():
+        slices = [s for s in result.timeline.slices if s.work.operator.stream == name]
+        assert_same([op for op in trace.kernels if op.stream == number], slices, shift)
+
+
+def assert_same(ops: list[GpuOp], slices: list[Slice], shift: int) -> None:
+    """The kernels of one stream are the simulated ones, in order."""
+    for op, piece in zip(ops, slices, strict=True):
+        assert piece.launch.name in op.name
+        assert op.op == piece.work.operator.name
         assert abs(op.duration_ps - (piece.end_ps - piece.start_ps)) <= PS_PER_NS
         assert abs(op.start_ps + shift - piece.start_ps) <= PS_PER_NS
         assert op.launch_ps is not None
@@ -135,11 +148,30 @@ def test_class_totals_survive(case: str) -> None:
 
 @cases
 def test_busy_time_is_that_of_the_simulated_stream(case: str) -> None:
-    """The union of kernels as read is the sum of the simulated ones: none overlap."""
+    """The union of a stream's kernels as read is the sum of the simulated ones: none overlap."""
     scenario, result = predicted(case)
     trace, slices = read_back(scenario, result), result.timeline.slices
-    busy_s = sum(piece.end_ps - piece.start_ps for piece in slices) / PS_PER_S
-    assert busy_times(trace.kernels).gpu_busy_s == pytest.approx(busy_s, abs=len(slices) * 1e-9)
+    compute = [piece for piece in slices if piece.work.operator.stream == "compute"]
+    busy_s = sum(piece.end_ps - piece.start_ps for piece in compute) / PS_PER_S
+    found = busy_times(trace.kernels)
+    assert found.compute_busy_s == pytest.approx(busy_s, abs=len(slices) * 1e-9)
+
+
+def test_collectives_are_read_as_such() -> None:
+    """A data-parallel step's all-reduces hold every gradient, and run on a stream of their own."""
+    scenario, result = predicted("data_parallel")
+    trace = read_back(scenario, result)
+    collectives = [op for op in trace.kernels if op.collective is not None]
+    assert trace.distributed is not None
+    assert trace.distributed.world_size == 2
+    assert {op.stream for op in collectives} == {STREAMS["communication"]}
+    assert {op.kernel_class for op in collectives} == {"collective"}
+    described = [op.collective for op in collectives if op.collective is not None]
+    assert {(each.op, each.group_size, each.dtype) for each in described} == {
+        ("allreduce", 2, "Float")
+    }
+    parameters = scenario.workload.model.parameter_count(256)  # type: ignore[call-arg]
+    assert sum(each.elements_in or 0 for each in described) == parameters
 
 
 @cases
@@ -240,8 +272,9 @@ def test_the_clock_counter_holds_the_settled_clock() -> None:
 
 def test_tracks_are_named() -> None:
     """The stream and the host's thread have names, so that a viewer shows them."""
-    named = {(e["pid"], e["tid"]) for e in events("eager", ph="M", name="thread_name")}
-    assert named == {(e["pid"], e["tid"]) for e in events("eager", ph="X")}
+    for case in CASES:
+        named = {(e["pid"], e["tid"]) for e in events(case, ph="M", name="thread_name")}
+        assert named == {(e["pid"], e["tid"]) for e in events(case, ph="X")}
 
 
 def test_equal_predictions_give_equal_bytes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ The order of operators within a block is that of the traces in validation/data/h
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -137,21 +137,6 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-def build_transformer(
-    s: Shape, seq: int, device: str, dtype: torch.dtype, recompute: bool
-) -> Transformer:
-    """A transformer with its parameters on ``device`` in ``dtype``."""
-    with torch.device(device):
-        return Transformer(s, seq, recompute).to(dtype)
-
-
-def build_resnet50(device: str) -> Any:
-    """torchvision's ResNet-50 in fp32, channels last."""
-    from torchvision.models import resnet50
-
-    return resnet50().to(device, memory_format=torch.channels_last)
-
-
 def compile_model(model: Any, scope: str | None) -> Any:
     """The model as it is, with each block compiled (``block``), or compiled as one (``full``)."""
     if scope == "block":
@@ -185,6 +170,7 @@ class Trainer:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        torch.backends.cudnn.benchmark = True
         self.scaler = torch.amp.GradScaler(DEVICE) if config.precision == "amp-fp16" else None
         if config.shape is None:
             self._vision(config)
@@ -192,8 +178,10 @@ class Trainer:
             self._language(config, config.shape)
 
     def _vision(self, config: Config) -> None:
-        torch.backends.cudnn.benchmark = True
-        self.model = compile_model(build_resnet50(DEVICE), config.scope)
+        from torchvision.models import resnet50
+
+        model = resnet50().to(DEVICE, memory_format=torch.channels_last)
+        self.model = compile_model(model, config.scope)
         self.parameters = list(self.model.parameters())
         self.optimizer: Any = torch.optim.SGD(self.parameters, lr=1e-4, momentum=0.9)
         images = torch.randn((config.batch, 3, config.image, config.image), device=DEVICE)
@@ -201,9 +189,9 @@ class Trainer:
         self.targets = torch.randint(0, 1000, (config.batch,), device=DEVICE)
 
     def _language(self, config: Config, shape: Shape) -> None:
-        torch.backends.cudnn.benchmark = True
         dtype = torch.float32 if config.amp else torch.bfloat16
-        model = build_transformer(shape, config.seq, DEVICE, dtype, config.recompute)
+        with torch.device(DEVICE):
+            model = Transformer(shape, config.seq, config.recompute).to(dtype)
         self.model = compile_model(model, config.scope)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-5, fused=True)
@@ -276,3 +264,30 @@ def tiny(config: Config) -> Config:
     kv_heads = 4 if config.shape.kv_heads == config.shape.heads else 2
     shape = replace(config.shape, hidden=64, layers=2, heads=4, kv_heads=kv_heads, ffn=128)
     return replace(config, shape=replace(shape, vocab=512), seq=64)
+
+
+def workload(config: Config) -> dict[str, Any]:
+    """The ``workload`` part of the record."""
+    model = {"family": "resnet50", "image_size": config.image, "classes": 1000}
+    sequence = {}
+    if config.shape is not None:
+        tied = config.shape.family == "gpt"
+        model = {**asdict(config.shape), "tied_embeddings": tied, "bias": tied}
+        sequence = {"seq_len": config.seq}
+    batch = {"micro_batch": config.batch, "grad_accum": config.accumulate}
+    return {"model": model, **sequence, "task": "pretrain", **batch,
+            "global_batch": config.batch * config.accumulate}  # fmt: skip
+
+
+def stack(config: Config) -> dict[str, Any]:
+    """The ``stack`` part of the record."""
+    shape, wide = config.shape, "fp32" if config.amp else "bf16"
+    return {
+        "framework": "pytorch", "torch": torch.__version__,
+        "execution": "compile" if config.scope else "eager", "compile_scope": config.scope,
+        "attention": "sdpa", "precision": config.precision, "param_dtype": wide,
+        "compute_dtype": "fp16" if config.precision == "amp-fp16" else "bf16",
+        "grad_reduce_dtype": wide, "optimizer": "adamw-fused" if shape else "sgd-momentum",
+        "grad_clip": shape is not None, "loss_dtype": "fp32",
+        "channels_last": None if shape else True, "cudnn_benchmark": True, "nccl_nvls": False,
+    }  # fmt: skip

@@ -18,12 +18,13 @@ import os
 import statistics
 import subprocess
 import time
-from dataclasses import asdict
+import timeit
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from models import CONFIGS, Config, Trainer, tiny
+from models import CONFIGS, Config, Trainer, stack, tiny, workload
 from power import Sampler
 from timing import DEVICE
 
@@ -54,11 +55,7 @@ def synchronize() -> None:
 def step_times_s(trainer: Trainer, steps: int) -> list[float]:
     """Seconds of each of ``steps`` steps: CUDA events, or the host's clock without a GPU."""
     if not ON_GPU:
-        marks_s = [time.perf_counter()]
-        for _ in range(steps):
-            trainer.step()
-            marks_s.append(time.perf_counter())
-        return [b - a for a, b in itertools.pairwise(marks_s)]
+        return [timeit.timeit(trainer.step, number=1) for _ in range(steps)]
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     events[0].record()
     for event in events[1:]:
@@ -166,28 +163,29 @@ def measured(trainer: Trainer, seconds: float, left_over: int) -> dict[str, Any]
     }
 
 
-def add_loop_s(x: torch.Tensor) -> float:
-    """Seconds of one ``x.add_(1)``, from 1,000 of them."""
-    synchronize()
-    begin = time.perf_counter()
+def thousand_adds(x: torch.Tensor) -> None:
+    """``x.add_(1)`` 1,000 times."""
     for _ in range(1000):
         x.add_(1.0)
-    return (time.perf_counter() - begin) / 1000
+
+
+def seconds_of(run: Callable[[], object], calls: int) -> float:
+    """Median of seven runs of ``run``, by one of the ``calls`` that it makes."""
+    times_s = []
+    for _ in range(8):
+        synchronize()
+        begin = time.perf_counter()
+        run()
+        times_s.append(time.perf_counter() - begin)
+    return statistics.median(times_s[1:]) / calls
 
 
 def graph_launch_s(x: torch.Tensor) -> float:
-    """Seconds of one ``x.add_(1)`` in a CUDA graph of 1,000."""
+    """Seconds of one ``x.add_(1)`` in a CUDA graph of 1,000, until the GPU is done."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(1000):
-            x.add_(1.0)
-    graph.replay()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(5):
-        graph.replay()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / 5000
+        thousand_adds(x)
+    return seconds_of(lambda: (graph.replay(), torch.cuda.synchronize()), 1000)
 
 
 def host() -> dict[str, Any]:
@@ -197,7 +195,7 @@ def host() -> dict[str, Any]:
     x = torch.ones(8, device=DEVICE)
     return {
         "cpu": f"{names[0] if names else 'unknown CPU'}, {os.cpu_count()} virtual CPUs",
-        "eager_launch_s": statistics.median([add_loop_s(x) for _ in range(8)][1:]),
+        "eager_launch_s": seconds_of(lambda: thousand_adds(x), 1000),
         "graph_launch_s": graph_launch_s(x) if ON_GPU else None,
     }
 
@@ -223,33 +221,6 @@ def machine() -> dict[str, Any]:
         f"{torch.__version__}, {here['cpu']}, held out: never used for fitting kernel costs",
         "system": {"gpu": gpu, "num_gpus": 1, "gpus_per_node": count, "host": here},
     }
-
-
-def workload(config: Config) -> dict[str, Any]:
-    """The ``workload`` part of the record."""
-    model = {"family": "resnet50", "image_size": config.image, "classes": 1000}
-    sequence = {}
-    if config.shape is not None:
-        tied = config.shape.family == "gpt"
-        model = {**asdict(config.shape), "tied_embeddings": tied, "bias": tied}
-        sequence = {"seq_len": config.seq}
-    batch = {"micro_batch": config.batch, "grad_accum": config.accumulate}
-    return {"model": model, **sequence, "task": "pretrain", **batch,
-            "global_batch": config.batch * config.accumulate}  # fmt: skip
-
-
-def stack(config: Config) -> dict[str, Any]:
-    """The ``stack`` part of the record."""
-    shape, wide = config.shape, "fp32" if config.amp else "bf16"
-    return {
-        "framework": "pytorch", "torch": torch.__version__,
-        "execution": "compile" if config.scope else "eager", "compile_scope": config.scope,
-        "attention": "sdpa", "precision": config.precision, "param_dtype": wide,
-        "compute_dtype": "fp16" if config.precision == "amp-fp16" else "bf16",
-        "grad_reduce_dtype": wide, "optimizer": "adamw-fused" if shape else "sgd-momentum",
-        "grad_clip": shape is not None, "loss_dtype": "fp32",
-        "channels_last": None if shape else True, "cudnn_benchmark": True, "nccl_nvls": False,
-    }  # fmt: skip
 
 
 def record(config: Config, here: dict[str, Any], seconds: float) -> dict[str, Any]:
