@@ -140,8 +140,8 @@ class HostParameters(_Frozen):
 class CollectiveParameters(_Frozen):
     """One collective inside a scale-up domain.
 
-    Time is ``latency_s`` plus wire bytes over a rate: ``link_fraction`` of the one-way bandwidth of a
-    GPU, less ``rank_loss`` / ranks of it.
+    Time is ``latency_s`` plus wire bytes over a rate: ``link_fraction`` of the one-way bandwidth of
+    a GPU, less ``rank_loss`` / ranks of it.
     """
 
     latency_s: NonNegativeFloat

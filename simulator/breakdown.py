@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from .costs.collective import COLLECTIVE
 from .costs.launch import PICOSECONDS
 from .engine import Timeline
-from .streams import COMMUNICATION, Slice
+from .streams import Slice
 
 PARTS = ("compute", "optimizer", "exposed_communication", "bubble", "host", "launch_gaps")
 
@@ -18,8 +19,8 @@ def breakdown(timeline: Timeline, gap_ps: int) -> dict[str, float]:
     for another rank), else a gap of ``gap_ps`` between kernels, else waiting for the host.
     """
     parts: dict[str, int] = defaultdict(int)
-    computing = [s for s in timeline.slices if s.launch.kind != COMMUNICATION]
-    spans = _Spans([s for s in timeline.slices if s.launch.kind == COMMUNICATION])
+    computing = [s for s in timeline.slices if s.launch.kind != COLLECTIVE]
+    spans = _Spans([s for s in timeline.slices if s.launch.kind == COLLECTIVE])
     previous = timeline.start_ps
     for piece in computing:
         _idle(parts, previous, piece.start_ps, spans, gap_ps)
@@ -68,8 +69,6 @@ def covered(intervals: list[tuple[int, int]]) -> int:
     """Length of the union of intervals; empty and reversed ones count nothing."""
     total, reached = 0, 0
     for begin, end in sorted(intervals):
-        begin = max(begin, reached)
-        if end > begin:
-            total += end - begin
-            reached = end
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
     return total

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .costs import Launch
-from .costs.collective import COMMUNICATION
+from .costs.collective import COLLECTIVE
 from .costs.machine import Machine
 
 BISECTIONS = 40
@@ -36,7 +36,7 @@ class PowerModel:
         return sum(n * self._launch_j(x, clock_hz) for x, n in _grouped(launches))
 
     def _launch_j(self, launch: Launch, clock_hz: float) -> float:
-        if launch.kind == COMMUNICATION:
+        if launch.kind == COLLECTIVE:
             return launch.memory_j
         active = self.machine.calibration.power.active_w * launch.seconds(clock_hz)
         core = launch.core_j + active * self.board_scale
@@ -57,7 +57,7 @@ class PowerModel:
         low = min(p.min_clock_hz, high)
         budget_w = p.limit_fraction * self.limit_w - self.idle_w
         groups = _grouped(launches)
-        computing = [(x, n) for x, n in groups if x.kind != COMMUNICATION]
+        computing = [(x, n) for x, n in groups if x.kind != COLLECTIVE]
 
         def within(clock_hz: float) -> bool:
             busy = sum(n * (x.seconds(clock_hz) + gap_s) for x, n in computing)

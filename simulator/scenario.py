@@ -47,8 +47,9 @@ class SystemInput(BaseModel):
 class Scenario:
     """One question: System + Workload + Plan + Stack, validated.
 
-    ``gpus`` is the number of GPUs used, ``power_limit_w`` the limit of each board, and
-    ``host_launch_s`` the host's time for one eager launch.
+    ``gpus`` is the number of GPUs used; the plan's dp, where not given, follows from it.
+    ``power_limit_w`` is the limit of each board, and ``host_launch_s`` the host's time for one
+    eager launch.
     """
 
     system: System
@@ -83,10 +84,13 @@ class Scenario:
             if not isinstance(table, Mapping):
                 raise InputError(f"{section} must be a table", table, f"{where}:{section}")
         system = _validated(SystemInput, tables.get("system", {}), f"{where}:system")
+        plan = _validated(Plan, tables.get("plan", {}), f"{where}:plan")
+        if "dp" not in tables.get("plan", {}) and system.gpus and system.gpus % plan.ranks == 0:
+            plan = plan.model_copy(update={"dp": system.gpus // plan.ranks})
         return _assemble(
             system,
-            _workload(tables.get("workload", {}), tables.get("plan", {}), where),
-            _validated(Plan, tables.get("plan", {}), f"{where}:plan"),
+            _workload(tables.get("workload", {}), plan.dp, where),
+            plan,
             _validated(Stack, tables.get("stack", {}), f"{where}:stack"),
             {k: str(v) for k, v in _flat(tables.get("gpu", {})).items()},
             where,
@@ -123,7 +127,7 @@ def _validated(kind: type[Input], data: Mapping[str, Any], where: str) -> Input:
         raise from_validation(error, where, kind) from error
 
 
-def _workload(data: Mapping[str, Any], plan: Mapping[str, Any], where: str) -> Workload:
+def _workload(data: Mapping[str, Any], dp: int, where: str) -> Workload:
     fields = dict(data)
     model = fields.get("model")
     if model is None:
@@ -132,15 +136,15 @@ def _workload(data: Mapping[str, Any], plan: Mapping[str, Any], where: str) -> W
         fields["model"] = load_model(model)
     elif isinstance(model, Mapping):
         fields["model"] = parse_model(dict(model), f"{where}:workload.model")
-    _derive_accumulation(fields, plan, where)
+    _derive_accumulation(fields, dp, where)
     return _validated(Workload, fields, f"{where}:workload")
 
 
-def _derive_accumulation(fields: dict[str, Any], plan: Mapping[str, Any], where: str) -> None:
+def _derive_accumulation(fields: dict[str, Any], dp: int, where: str) -> None:
     """grad_accum from the global batch where only that is given; refuse what does not divide."""
-    micro, dp = fields.get("micro_batch", 1), plan.get("dp", 1)
+    micro = fields.get("micro_batch", 1)
     batch, steps = fields.get("global_batch"), fields.get("grad_accum")
-    if not all(isinstance(x, int) and x > 0 for x in (micro, dp)):
+    if not isinstance(micro, int) or micro <= 0:
         return
     if not isinstance(batch, int) or batch <= 0:
         if batch is None and isinstance(steps, int):

@@ -9,7 +9,7 @@ from archs.calibration import HostParameters
 from workloads.program import Operator, Role
 
 from .costs import Coster, Launch
-from .costs.collective import COMMUNICATION
+from .costs.collective import COLLECTIVE
 from .costs.launch import PICOSECONDS
 
 
@@ -68,7 +68,7 @@ def all_launches(items: list[Work]) -> Iterator[Launch]:
 
 def busy_seconds(launches: list[Launch], clock_hz: float, gap_s: float) -> float:
     """Time of a rank's computing kernels back to back, in seconds."""
-    computing = (x for x in launches if x.kind != COMMUNICATION)
+    computing = (x for x in launches if x.kind != COLLECTIVE)
     return sum(x.seconds(clock_hz) + gap_s for x in computing)
 
 

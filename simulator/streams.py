@@ -10,7 +10,7 @@ from typing import Any
 import simpy
 
 from .costs import Launch
-from .costs.collective import COMMUNICATION
+from .costs.collective import COLLECTIVE
 from .schedule import Work
 
 QUEUE_DEPTH = 1024
@@ -183,7 +183,7 @@ class GpuStream:
     def _stretched(self, item: Item, start: int) -> int:
         """Duration beside what the other kind of stream is running now."""
         duration = item.duration_ps
-        communication = item.launch.kind == COMMUNICATION
+        communication = item.launch.kind == COLLECTIVE
         for other in self.others:
             if communication:
                 if other.computes and (other.queue or other.busy_until > start):

@@ -65,16 +65,22 @@ def transformers(draw: st.DrawFn, max_layers: int = 4) -> TransformerModel:
     return TransformerModel.model_validate(fields)
 
 
-def stacks() -> st.SearchStrategy[Stack]:
+EXECUTIONS = (("eager", None), ("compile", None), ("compile", "block"), ("compile", "full"))
+"""How a step may be executed: a scope of compilation needs compilation."""
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> Stack:
     """Any software stack that a transformer step can be lowered for."""
-    return st.builds(
-        Stack,
-        execution=st.sampled_from(("eager", "compile")),
-        compile_scope=st.sampled_from((None, "block", "full")),
-        precision=st.sampled_from(sorted(PRECISIONS)),
-        optimizer=st.sampled_from(("adamw-fused", "sgd-momentum")),
-        grad_clip=st.booleans(),
-    )
+    execution, scope = draw(st.sampled_from(EXECUTIONS))
+    fields = {
+        "execution": execution,
+        "compile_scope": scope,
+        "precision": draw(st.sampled_from(sorted(PRECISIONS))),
+        "optimizer": draw(st.sampled_from(("adamw-fused", "sgd-momentum"))),
+        "grad_clip": draw(st.booleans()),
+    }
+    return Stack.model_validate(fields)
 
 
 def plans() -> st.SearchStrategy[Plan]:
@@ -163,11 +169,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     """A small training step of any model family on one GPU of the catalog."""
     either = st.one_of(workloads(), convolutional_workloads())
     gpu, workload = draw(trainable_gpus()), draw(either)
+    stack = draw(stacks())
+    if "bf16" not in map(str, gpu.tensor_flops_per_s):
+        stack = stack.model_copy(update={"precision": stack.precision.replace("bf16", "fp16")})
     image = workload.model.family == "resnet50"
     return Scenario(
         system=single_node(gpu, 1), gpu=gpu, gpus=1, workload=workload,
         plan=Plan() if image else draw(plans()),
-        stack=draw(stacks()).model_copy(update={"grad_clip": False} if image else {}),
+        stack=stack.model_copy(update={"grad_clip": False} if image else {}),
         power_limit_w=float(gpu.power_limit_w or 0.0),
         host_launch_s=draw(st.floats(1e-6, 30e-6)),
     )  # fmt: skip

@@ -71,8 +71,13 @@ def read_data(folder: Path = SHIPPED) -> Data:
     for name in (*names, "repeatability.jsonl"):
         if not (folder / name).is_file():
             raise InputError("microbenchmark file must exist", name, str(folder))
-    files = [samples.read_rows(folder / name) for name in names]
-    return Data(*files[:-1], held_out=files[-1], repeatability=folder / "repeatability.jsonl")
+    kernels, power, sustained, collectives, interference, gemm, attention, held_out = (
+        samples.read_rows(folder / name) for name in names
+    )
+    return Data(
+        kernels, power, sustained, collectives, interference, gemm, attention, held_out,
+        repeatability=folder / "repeatability.jsonl",
+    )  # fmt: skip
 
 
 def calibrate(gpu: Gpu, data: Data) -> Calibration:

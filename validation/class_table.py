@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from simulator import Scenario, simulate
-from simulator.simulate import class_seconds
+from simulator.simulation import class_seconds
 
 from . import DATA
 from .records import read_runs, to_plain

@@ -17,7 +17,7 @@ import msgspec
 
 from archs.errors import InputError
 
-from .kernel_classes import classify
+from .kernel_classes import CLASSES, classify
 from .trace_format import PS_PER_NS, Document, Event, arguments, read_document, to_ps
 from .trace_links import Launch, Links
 from .trace_model import Collective, CpuOp, Device, Distributed, GpuOp, StepWindow, Trace
@@ -167,7 +167,7 @@ class _Reader:
     def _gpu_op(self, category: str, event: Event, args: dict[str, Any], links: Links) -> GpuOp:
         correlation = _integer(args.get("correlation"))
         op = links.operator(correlation, _integer(args.get("External id")))
-        kernel_class = classify(event.label, op)
+        kernel_class = _stated_class(args) or classify(event.label, op)
         return GpuOp(
             category=category,
             name=event.label,
@@ -182,6 +182,12 @@ class _Reader:
             copied_bytes=_integer(args.get("bytes")),
             collective=_collective(event.label, args) if kernel_class == "collective" else None,
         )
+
+
+def _stated_class(args: dict[str, Any]) -> str | None:
+    """The class that the writer of a predicted trace gives; a measured one has none."""
+    stated = args.get("kernel class")
+    return stated if stated in CLASSES else None
 
 
 def _order(op: GpuOp) -> tuple[int, int, int, str, int, int]:

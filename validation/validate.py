@@ -9,7 +9,8 @@ from pathlib import Path
 from archs.calibration import Calibration
 from archs.errors import InputError, unknown_name
 from simulator import Scenario, StepResult, simulate
-from simulator.simulate import class_seconds
+from simulator.breakdown import covered
+from simulator.simulation import class_seconds
 
 from . import DATA
 from .kernel_classes import CLASSES
@@ -63,8 +64,22 @@ def _row(run: MeasuredRun, result: StepResult) -> Row:
     measured = run.measured
     return Row(
         run.id, measured.step_time_s, result.step_time_s, result.step_time_interval_s,
-        measured.peak_memory_allocated_bytes, result.peak_memory_bytes, regime_of(run),
+        peak_memory_of(run), result.peak_memory_bytes, regime_of(run),
     )  # fmt: skip
+
+
+def peak_memory_of(run: MeasuredRun) -> int | None:
+    """Peak allocated bytes of the rank that holds most, as predicted; records lead with rank 0."""
+    found = [rank.peak_memory_allocated_bytes for rank in run.measured.ranks or ()]
+    known = [peak for peak in found if peak is not None]
+    return max(known) if known else run.measured.peak_memory_allocated_bytes
+
+
+def _mean_power_w(run: MeasuredRun) -> float | None:
+    """Power of a GPU averaged over the ranks, as predicted."""
+    found = [rank.power_w for rank in run.measured.ranks or ()]
+    known = [watts for watts in found if watts is not None]
+    return sum(known) / len(known) if known else run.measured.power_w
 
 
 def regime_of(run: MeasuredRun) -> str:
@@ -182,13 +197,12 @@ def compare_classes(
 def _quantities(run: MeasuredRun, result: StepResult) -> tuple[Quantity, ...]:
     measured, slices = run.measured, result.timeline.slices
     profiled = measured.profiled_step
-    busy_s = sum(piece.end_ps - piece.start_ps for piece in slices) / PICOSECONDS
+    busy_s = covered([(piece.start_ps, piece.end_ps) for piece in slices]) / PICOSECONDS
     return (
         Quantity("step time", "s", result.step_time_s, measured.step_time_s),
         Quantity("GPU busy", "s", busy_s, profiled.gpu_busy_s if profiled else None),
-        Quantity("peak memory", "bytes", result.peak_memory_bytes,
-                 measured.peak_memory_allocated_bytes),
-        Quantity("power", "W", result.average_power_w, measured.power_w),
+        Quantity("peak memory", "bytes", result.peak_memory_bytes, peak_memory_of(run)),
+        Quantity("power", "W", result.average_power_w, _mean_power_w(run)),
         Quantity("SM clock", "MHz", result.sm_clock_mhz, measured.sm_clock_mhz),
         Quantity("launches", "", len(slices), profiled.launches if profiled else None),
     )  # fmt: skip

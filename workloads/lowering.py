@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from archs.errors import InputError
 
@@ -13,7 +14,7 @@ from .pipeline import Stage, stage_placements, stages_of
 from .plan import Plan, Stack, Workload
 from .program import Placement, Program, Role, Segment
 from .tape import Tape, Tensor, rounded
-from .walk import Walk
+from .walk import Step, Walk
 
 
 def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
@@ -31,39 +32,44 @@ def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
 def refuse_unmodelled(workload: Workload, plan: Plan, stack: Stack) -> None:
     """Nothing is silently ignored: settings without a model, or without effect, are refused."""
     image = isinstance(workload.model, ResNet50)
+    layers = getattr(workload.model, "layers", 0)
     rules: tuple[tuple[bool, str, object, str], ...] = (
         (plan.tp != 1, "tp must be 1 for now", plan.tp, "plan.tp"),
         (plan.pp > 1 and image, "pp must be 1 for images", plan.pp, "plan.pp"),
         (
-            plan.pp > 1 and not image and workload.model.tied_embeddings,
-            "tied_embeddings must be false with pp > 1 for now", True, "workload.model",
+            plan.pp > 1 and getattr(workload.model, "tied_embeddings", False),
+            "tied_embeddings must be false with pp > 1 for now", True,
+            "workload.model.tied_embeddings",
         ),
         (
-            not image and plan.pp > workload.model.layers,
-            f"pp must be at most the number of layers {getattr(workload.model, 'layers', 0)}",
-            plan.pp, "plan.pp",
+            not image and plan.pp > layers,
+            f"pp must be at most the number of layers {layers}", plan.pp, "plan.pp",
         ),
         (
             plan.schedule not in (None, "1f1b", "gpipe"),
             "schedule must be 1f1b or gpipe", plan.schedule, "plan.schedule",
         ),
         (plan.cp != 1, "cp must be 1 for now", plan.cp, "plan.cp"),
-        (plan.vpp != 1, "vpp must be 1 without pipeline stages", plan.vpp, "plan.vpp"),
+        (plan.vpp != 1, "vpp must be 1 for now", plan.vpp, "plan.vpp"),
         (plan.ep != 1, "ep must be 1 for a dense model", plan.ep, "plan.ep"),
-        (plan.schedule is not None and plan.pp == 1, "schedule needs pp > 1", plan.schedule, "plan"),
-        (plan.sharding != "none", "sharding must be none for now", plan.sharding, "plan"),
-        (plan.sequence_parallel, "sequence_parallel needs tp > 1", True, "plan"),
+        (
+            plan.schedule is not None and plan.pp == 1,
+            "schedule needs pp > 1", plan.schedule, "plan.schedule",
+        ),
+        (plan.sharding != "none", "sharding must be none for now", plan.sharding, "plan.sharding"),
+        (plan.sequence_parallel, "sequence_parallel needs tp > 1", True, "plan.sequence_parallel"),
         (
             plan.recompute == "selective" or (image and plan.recompute != "none"),
-            "recompute must be none or, for a language model, full", plan.recompute, "plan",
+            "recompute must be none or, for a language model, full", plan.recompute,
+            "plan.recompute",
         ),
         (
             stack.compile_scope is not None and stack.execution == "eager",
-            "compile_scope needs execution = compile", stack.compile_scope, "stack",
+            "compile_scope needs execution = compile", stack.compile_scope, "stack.compile_scope",
         ),
         (
             image and workload.seq_len is not None,
-            "seq_len must be left out for images", workload.seq_len, "workload",
+            "seq_len must be left out for images", workload.seq_len, "workload.seq_len",
         ),
     )  # fmt: skip
     for broken, must, got, where in rules:
@@ -75,13 +81,10 @@ def _lower_transformer(
     workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
 ) -> Program:
     seq = workload.seq_len or 1
-    first = Walk(workload, model, plan, stack, accumulate=False).run()
-    later = first
-    if workload.grad_accum > 1:
-        later = Walk(workload, model, plan, stack, accumulate=True).run()
+    steps = micro_batches(workload, model, plan, stack)
     roles = []
     for stage in stages_of(model, plan):
-        placements = stage_placements(workload, model, plan, stack, stage, (first, later))
+        placements = stage_placements(workload, model, plan, stack, stage, steps)
         parameters = _stage_parameters(model, seq, stack, stage)
         placements.append(Placement(update_segment(parameters, stack, plan.dp), "optimizer"))
         resident = _resident(parameters, stack, workload.micro_batch * workload.grad_accum * seq)
@@ -95,6 +98,19 @@ def _lower_transformer(
         tuple(roles), 3.0 * forward_flops, 3.0 * forward_flops + recompute,
         workload.global_batch, tokens, _warnings(model, seq, plan),
     )  # fmt: skip
+
+
+def micro_batches(
+    workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
+) -> list[Step]:
+    """One walk for each micro-batch: later ones add to gradients, the last one reduces them."""
+
+    @cache
+    def walk(accumulate: bool, reduces: bool) -> Step:
+        return Walk(workload, model, plan, stack, accumulate, reduces).run()
+
+    last = workload.grad_accum - 1
+    return [walk(i > 0, plan.dp > 1 and i == last) for i in range(workload.grad_accum)]
 
 
 def _stage_parameters(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from .kernels import Attention, Gemm, Kernel, Stream, dtype_bytes, elementwise, product
-from .tape import Backward, Tape, Tensor
+from .tape import Backward, Tape, Tensor, rounded
 
 INDEX_LIMIT_BYTES = 2**31 - 1
 """TensorIterator splits a kernel until each operand is addressable with 32-bit offsets."""
@@ -113,7 +113,8 @@ def accumulate_gradient(tape: Tape, leaf: Tensor, gradient: Tensor) -> None:
     """AccumulateGrad: keep the first gradient, add later ones in place.
 
     A parameter used several times in a step is complete when each use has sent its gradient. With
-    buckets (data parallelism) a complete gradient is copied into its bucket and released.
+    buckets (the micro-batch after which data parallelism reduces) a complete gradient is copied
+    into its bucket and released; until then gradients lie beside the buckets.
     """
     if leaf.boundary:
         leaf.grad = gradient
@@ -125,8 +126,7 @@ def accumulate_gradient(tape: Tape, leaf: Tensor, gradient: Tensor) -> None:
         leaf.grad = gradient
     if leaf.arrived % leaf.uses:
         return
-    if not tape.accumulate:
-        _settle(tape, leaf)
+    _settle(tape, leaf)
     if tape.on_gradient is not None:
         tape.on_gradient(leaf)
 
@@ -141,6 +141,8 @@ def _settle(tape: Tape, leaf: Tensor) -> None:
     kernel = elementwise(f"mul_{width(leaf.dtype)}", leaf.elements, size, size)
     tape.emit("bucket_copy", [kernel], host="accumulate")
     leaf.grad = None
+    if tape.accumulate:
+        tape.remember(("gradients", -rounded(leaf.elements * size)))
 
 
 def _add_to(tape: Tape, leaf: Tensor) -> None:

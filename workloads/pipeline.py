@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import ddp
-from .kernels import Collective, dtype_bytes
+from .kernels import Collective, Stream, dtype_bytes
 from .model import TransformerModel
+from .ops import width
 from .plan import Plan, Stack, Workload
 from .program import Operator, Placement, Segment
 from .tape import Tensor, rounded
@@ -38,7 +39,7 @@ class Stage:
 
 
 def stages_of(model: TransformerModel, plan: Plan) -> list[Stage]:
-    """Layers spread as evenly as possible; where they do not divide, the outer stages are lighter."""
+    """Layers spread as evenly as possible; where they do not divide, outer stages are lighter."""
     each, extra = divmod(model.layers, plan.pp)
     middle = sorted(range(plan.pp), key=lambda i: (abs(2 * i - plan.pp + 1), i))
     heavier = set(middle[:extra])
@@ -66,23 +67,73 @@ def stage_placements(
     plan: Plan,
     stack: Stack,
     stage: Stage,
-    steps: tuple[Step, Step],
+    steps: list[Step],
 ) -> list[Placement]:
-    """Everything a stage does before its optimizer; ``steps`` are the first and later walks."""
+    """Everything a stage does before its optimizer; ``steps`` has one walk for each micro-batch."""
     elements = workload.micro_batch * (workload.seq_len or 1) * model.hidden
     messages = _Messages(stage, elements * dtype_bytes(stack.param_dtype), stack.param_dtype)
     count = workload.grad_accum
+    tokens = workload.micro_batch * (workload.seq_len or 1)
+    output = _Output(tokens * model.vocab, stack, count)
+    returns = stage.last and stage.count > 1
     found: list[Placement] = []
     for kind, index in schedule(stage, count, plan.schedule or "1f1b"):
         label = f"micro_batch{index}." if count > 1 else ""
-        step = steps[0] if index == 0 else steps[1]
+        step = steps[index]
         if kind == "F":
-            found += messages.around_forward(_forward(step, stage, label), index)
+            inner = _forward(step, stage, label)
+            if returns:
+                inner.append(Placement(output.kept(), label))
+            found += messages.around_forward(inner, index)
         else:
             reduces = plan.dp > 1 and index == count - 1
             buckets = ddp.Buckets(plan.dp, stack.param_dtype) if reduces else None
             found += messages.around_backward(_backward(step, stage, label, buckets), index)
+    if returns:
+        found.append(Placement(output.merged(), "outputs"))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What a pipeline's last stage returns: it keeps every micro-batch's logits for that.
+
+    Known: torch.distributed.pipelining keeps the outputs and concatenates them after the step,
+    whether or not the caller wants them.
+    """
+
+    elements: int
+    stack: Stack
+    micro_batches: int
+
+    @property
+    def _dtype(self) -> str:
+        return self.stack.autocast_dtype or self.stack.param_dtype
+
+    @property
+    def _size(self) -> int:
+        return self.elements * dtype_bytes(self._dtype)
+
+    def kept(self) -> Segment:
+        """One micro-batch's logits, which its backward pass does not release."""
+        memory = (("outputs", rounded(self._size)),)
+        return Segment("keep_output", (Operator("output", "forward", "none", (), memory),))
+
+    def merged(self) -> Segment:
+        """All logits in one tensor; both copies are released with the step."""
+        merged = self.micro_batches * self._size
+        kept = self.micro_batches * rounded(self._size)
+        copy = Stream(
+            f"cat_{width(self._dtype)}", self.micro_batches * self.elements, 1, merged, merged
+        )
+        grow, free = ("outputs", rounded(merged)), ("outputs", -rounded(merged) - kept)
+        return Segment(
+            "merge_outputs",
+            (
+                Operator("cat", "backward", "cat.forward", (copy,), (grow,)),
+                Operator("release", "backward", "none", (), (free,)),
+            ),
+        )
 
 
 def _forward(step: Step, stage: Stage, label: str) -> list[Placement]:

@@ -112,9 +112,10 @@ def _micro_batch(
     workload: Workload, model: ResNet50, stack: Stack, ranks: int, accumulate: bool, reduces: bool
 ) -> tuple[list[Segment], Network]:
     """Forward and backward of one micro-batch; the last one of a step reduces gradients."""
-    tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype, bucketed=ranks > 1)
+    bucketed = ranks > 1 and reduces
+    tape = Tape(accumulate=accumulate, autocast=stack.autocast_dtype, bucketed=bucketed)
     buckets = ddp.Buckets(ranks, stack.param_dtype)
-    if ranks > 1 and reduces:
+    if bucketed:
         tape.on_gradient = lambda leaf: tape.recorded.extend(buckets.ready([leaf]))
     network = Network(tape, stack.param_dtype, stack.execution == "compile")
     segments: list[Segment] = []

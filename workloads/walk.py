@@ -37,11 +37,12 @@ class Walk:
         plan: Plan,
         stack: Stack,
         accumulate: bool,
+        reduces: bool,
     ) -> None:
         self.workload, self.model, self.stack = workload, model, stack
         self.seq = workload.seq_len or 1
         self.recompute = plan.recompute == "full"
-        self.tape = Tape(accumulate=accumulate, bucketed=plan.dp > 1)
+        self.tape = Tape(accumulate=accumulate, bucketed=reduces)
         self.step = Step()
         dtype = stack.param_dtype
         self.outer = transformer.outer_parameters(self.tape, model, dtype, self.seq)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator import Scenario, StepResult
-from simulator.simulate import class_seconds
+from simulator.simulation import class_seconds
 
 from . import text
 from .console import bar, pairs, table

@@ -7,7 +7,7 @@ from workloads.kernels import Collective
 from .launch import Launch
 from .machine import Machine
 
-COMMUNICATION = "communication"
+COLLECTIVE = "collective"
 
 
 def collective_launch(machine: Machine, kernel: Collective) -> Launch:
@@ -17,10 +17,10 @@ def collective_launch(machine: Machine, kernel: Collective) -> Launch:
     scale-up links, whose collectives are not modelled.
     """
     if kernel.ranks == 1:
-        return Launch(kernel.label, COMMUNICATION, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Launch(kernel.label, COLLECTIVE, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     seconds = collective_seconds(machine, kernel)
     memory_j = machine.memory_j(kernel.hbm_bytes)
-    return Launch(kernel.label, COMMUNICATION, 0.0, 0.0, seconds, 0.0, memory_j, 0.0)
+    return Launch(kernel.label, COLLECTIVE, 0.0, 0.0, seconds, 0.0, memory_j, 0.0)
 
 
 def collective_seconds(machine: Machine, kernel: Collective) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from archs.calibration import Calibration
+from archs.errors import InputError
 from archs.gpu import Gpu
 
 ENERGY_PER_OPERATION = {
@@ -44,21 +45,17 @@ class Machine:
         return float(self.gpu.l2_bytes or 0)
 
     def flops_per_sm_cycle(self, dtype: str) -> float:
-        """Dense tensor-core operations of one SM in one cycle; ValueError without such a mode."""
+        """Dense tensor-core operations of one SM in one cycle; InputError without such a mode."""
         clock = self.gpu.tensor_peak_clock_hz or self.gpu.boost_clock_hz
         return self.peak_flops_per_s(dtype) / (self.sms * clock)
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Dense tensor peak of the GPU at a precision, in FLOP/s.
-
-        bf16 runs at the fp16 rate where only that is given; ValueError when the GPU has neither.
-        """
+        """Dense tensor peak of the GPU at a precision, in FLOP/s; InputError where it has none."""
         peaks = {str(k): v for k, v in self.gpu.tensor_flops_per_s.items()}
-        found = peaks.get(dtype) or (peaks.get("fp16") if dtype == "bf16" else None)
-        if not found:
+        if dtype not in peaks:
             known = ", ".join(sorted(peaks))
-            raise ValueError(f"precision must be one of {known} (got {dtype} on {self.gpu.id})")
-        return float(found)
+            raise InputError(f"precision must be one of {known}", dtype, f"{self.gpu.id}")
+        return float(peaks[dtype])
 
     @cached_property
     def energy_scale(self) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from archs.catalogs import DIRECTORY
 from archs.errors import InputError
@@ -158,6 +159,29 @@ def test_a_single_peak_may_be_changed_alone() -> None:
     """What-if questions need no second override only to stay consistent."""
     gpu = load_gpu("h200", {"tensor_flops_per_s.bf16": "3 PFLOP/s", "boost_clock_hz": "1.2 GHz"})
     assert gpu.tensor_flops_per_s["bf16"] == 3e15
+
+
+@given(st.sampled_from(gpu_ids()), st.integers(1, 400))
+def test_sms_added_by_override_are_of_the_same_strength(gpu_id: str, sms: int) -> None:
+    """Changing the SM count alone scales every peak with it, and says that they are projected."""
+    base = load_gpu(gpu_id)
+    changed = base.with_overrides({"sm_count": str(sms)})
+    factor = sms / base.sm_count
+    for table in ("tensor_flops_per_s", "sparse_tensor_flops_per_s", "vector_flops_per_s"):
+        peaks = getattr(base, table)
+        assert getattr(changed, table) == pytest.approx({k: factor * v for k, v in peaks.items()})
+        if sms != base.sm_count:
+            origins = {changed.source_of(f"{table}.{key}").source for key in peaks}
+            assert origins <= {"override"}
+    assert changed.hbm == base.hbm
+
+
+def test_a_peak_given_with_the_sm_count_is_kept() -> None:
+    """Of the peaks, those that the user sets are not scaled; all others are."""
+    overrides = {"sm_count": "66", "tensor_flops_per_s.bf16": "1 PFLOP/s"}
+    changed, base = load_gpu("h200", overrides), load_gpu("h200")
+    assert changed.tensor_flops_per_s["bf16"] == 1e15
+    assert changed.tensor_flops_per_s["fp16"] == base.tensor_flops_per_s["fp16"] / 2
 
 
 @given(gpus())

@@ -21,7 +21,7 @@ from simulator.costs.stream import stream_class
 from validation import DATA
 from validation.records import read_runs, to_plain
 from validation.traces import read_trace
-from workloads.kernels import Attention, Convolution, Gemm, Kernel
+from workloads.kernels import Attention, Collective, Convolution, Gemm, Kernel
 from workloads.lowering import lower
 from workloads.program import Role, Segment
 
@@ -54,6 +54,8 @@ def kernel_class(kernel: Kernel) -> str:
         return "gemm"
     if isinstance(kernel, Attention):
         return "attention"
+    if isinstance(kernel, Collective):
+        return "collective"
     return "convolution" if isinstance(kernel, Convolution) else stream_class(kernel.kind)
 
 

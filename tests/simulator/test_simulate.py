@@ -14,6 +14,8 @@ from archs.errors import InputError
 from archs.gpu import Gpu, gpu_ids, load_gpu
 from archs.systems import single_node
 from simulator import Scenario, StepResult, simulate
+from simulator.power import PowerModel
+from simulator.simulation import machine_of
 from tests.strategies import scenarios, trainable_gpu_ids
 from workloads.model import TransformerModel
 
@@ -26,10 +28,6 @@ KEYS = [
 """Keys of a language-model result, as documented; an image model has images for tokens."""
 
 PARTS = ["compute", "optimizer", "exposed_communication", "bubble", "host", "launch_gaps"]
-
-NO_L2 = pytest.mark.xfail(
-    reason="an unknown L2 capacity divides by zero", raises=ZeroDivisionError, strict=True
-)
 
 
 def llama(layers: int = 4, **tables: Any) -> dict[str, Any]:
@@ -51,11 +49,6 @@ def result(tables: dict[str, Any], **overrides: str) -> StepResult:
     return simulate(Scenario.from_mapping(tables, overrides=changes))
 
 
-def known(scenario: Scenario) -> bool:
-    """Whether the GPU's L2 capacity is known (else its costs cannot be computed yet)."""
-    return scenario.gpu.l2_bytes is not None
-
-
 def on_gpu(scenario: Scenario, **changes: object) -> Scenario:
     """The scenario on a GPU with changed fields."""
     gpu = scenario.gpu.model_copy(update=changes)
@@ -70,10 +63,7 @@ def stronger(gpu: Gpu, factor: int) -> dict[str, object]:
             "sparse_tensor_flops_per_s": sparse}  # fmt: skip
 
 
-each_scenario = scenarios().filter(known)
-
-
-@given(each_scenario)
+@given(scenarios())
 def test_breakdown_sums_to_the_step(scenario: Scenario) -> None:
     """The parts of a step are those of the contract, none is negative, and they are its time."""
     found = simulate(scenario)
@@ -82,7 +72,7 @@ def test_breakdown_sums_to_the_step(scenario: Scenario) -> None:
     assert sum(found.breakdown.values()) == pytest.approx(found.step_time_s, rel=1e-9)
 
 
-@given(each_scenario)
+@given(scenarios())
 def test_interval_contains_the_prediction(scenario: Scenario) -> None:
     """The step lies inside its own interval, whose level is stated."""
     found = simulate(scenario)
@@ -91,7 +81,7 @@ def test_interval_contains_the_prediction(scenario: Scenario) -> None:
     assert found.interval_level == 0.9
 
 
-@given(each_scenario)
+@given(scenarios())
 def test_rates_follow_from_the_step(scenario: Scenario) -> None:
     """Throughput, FLOP rates, energy and memory agree with each other."""
     found = simulate(scenario)
@@ -107,17 +97,24 @@ def test_rates_follow_from_the_step(scenario: Scenario) -> None:
         assert found.tokens_per_s == pytest.approx(tokens / found.step_time_s)
 
 
-@given(each_scenario)
-def test_clock_and_power_are_possible(scenario: Scenario) -> None:
-    """The clock is at most the GPU's highest, the power at least idle and positive."""
+@given(scenarios())
+def test_power_and_bound_are_possible(scenario: Scenario) -> None:
+    """The mean power is at least that without work, and one thing that can bind one GPU does."""
     found = simulate(scenario)
-    assert 0.0 < found.sm_clock_mhz <= scenario.gpu.boost_clock_hz / 1e6
-    assert found.average_power_w > 0.0
+    idle_w = PowerModel(machine_of(scenario), scenario.power_limit_w).idle_w
+    assert found.average_power_w >= idle_w > 0.0
     assert found.bound_by in ("host", "power", "compute", "memory_bandwidth")
 
 
+@given(scenarios())
+def test_clock_is_possible(scenario: Scenario) -> None:
+    """The mean clock is positive and at most the GPU's highest."""
+    found = simulate(scenario)
+    assert 0.0 < found.sm_clock_mhz <= scenario.gpu.boost_clock_hz / 1e6
+
+
 @settings(max_examples=20)
-@given(each_scenario)
+@given(scenarios())
 def test_same_input_same_bytes_out(scenario: Scenario) -> None:
     """Two predictions are equal byte by byte as JSON, but for the wall time they took."""
     texts = set()
@@ -128,7 +125,7 @@ def test_same_input_same_bytes_out(scenario: Scenario) -> None:
     assert len(texts) == 1
 
 
-@given(each_scenario, st.integers(2, 4))
+@given(scenarios(), st.integers(2, 4))
 def test_more_bandwidth_is_never_slower(scenario: Scenario, factor: int) -> None:
     """Faster memory makes no step slower, also where the power limit lowers the clock."""
     hbm = scenario.gpu.hbm
@@ -137,14 +134,14 @@ def test_more_bandwidth_is_never_slower(scenario: Scenario, factor: int) -> None
     assert faster <= simulate(scenario).step_time_s * (1 + 1e-6)
 
 
-@given(each_scenario, st.integers(2, 4))
+@given(scenarios(), st.integers(2, 4))
 def test_more_sms_are_never_slower(scenario: Scenario, factor: int) -> None:
     """More SMs of the same strength make no step slower."""
     faster = simulate(on_gpu(scenario, **stronger(scenario.gpu, factor))).step_time_s
     assert faster <= simulate(scenario).step_time_s * (1 + 1e-6)
 
 
-@given(each_scenario, st.floats(1.0, 4.0))
+@given(scenarios(), st.floats(1.0, 4.0))
 def test_higher_power_limit_is_never_slower(scenario: Scenario, factor: float) -> None:
     """A board that may draw more makes no step slower."""
     limit_w = factor * scenario.power_limit_w
@@ -152,7 +149,7 @@ def test_higher_power_limit_is_never_slower(scenario: Scenario, factor: float) -
     assert faster <= simulate(scenario).step_time_s * (1 + 1e-6)
 
 
-@given(each_scenario, st.floats(0.01, 1.0))
+@given(scenarios(), st.floats(0.01, 1.0))
 def test_faster_host_is_never_slower(scenario: Scenario, factor: float) -> None:
     """A host that issues operators faster makes no step slower."""
     launch_s = factor * scenario.host_launch_s
@@ -235,14 +232,14 @@ def test_out_of_memory_is_a_result() -> None:
     assert "h200-sxm-141gb" in warning
 
 
-@pytest.mark.parametrize(
-    "gpu",
-    [pytest.param(i, marks=[NO_L2] if i == "rubin-r200" else []) for i in trainable_gpu_ids()],
-)
+@pytest.mark.parametrize("gpu", trainable_gpu_ids())
 @pytest.mark.parametrize("execution", ["eager", "compile"])
 def test_every_gpu_trains_a_small_model(gpu: str, execution: str) -> None:
     """Each catalog GPU with a bf16 or fp16 peak predicts a plausible step."""
-    found = result(llama(system={"gpu": gpu}, stack={"execution": execution}))
+    has_bf16 = "bf16" in map(str, load_gpu(gpu).tensor_flops_per_s)
+    precision = "amp-bf16" if has_bf16 else "amp-fp16"
+    stack = {"execution": execution, "precision": precision}
+    found = result(llama(system={"gpu": gpu}, stack=stack))
     assert 1e-4 < found.step_time_s < 10.0
     assert 0.0 < found.mfu < 1.0
 

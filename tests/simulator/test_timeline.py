@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from archs.errors import InputError
 from simulator import Scenario, StepResult, simulate
-from simulator.simulate import class_seconds
+from simulator.simulation import class_seconds
 from simulator.streams import Slice
 from simulator.timeline import STREAMS, allocated_bytes, chrome_trace, write_trace
 from tests.strategies import scenarios
@@ -107,12 +107,7 @@ def assert_same(ops: list[GpuOp], slices: list[Slice], shift: int) -> None:
         assert op.launch_ps <= op.start_ps
 
 
-def _runs(scenario: Scenario) -> bool:
-    """A scope of compilation without compilation is refused."""
-    return scenario.stack.execution == "compile" or scenario.stack.compile_scope is None
-
-
-@given(scenarios().filter(_runs))
+@given(scenarios())
 @settings(max_examples=12)
 def test_our_reader_gets_every_kernel_back(scenario: Scenario) -> None:
     """Writing a prediction and reading it as a trace is the identity, to a nanosecond."""

@@ -157,11 +157,26 @@ def test_transposing_and_splitting_move_nothing() -> None:
     """Views of a packed projection launch no kernel; backward concatenates their gradients once."""
     tape = Tape()
     packed = variable(tape, 2, 128, 3 * 256)
-    q, k, v = (ops.heads_first(tape, part, 4) for part in ops.split(tape, packed, 3))
+    q, k, v = (ops.heads_first(tape, part, 4) for part in ops.split(tape, packed, [256] * 3))
     y = ops.attention(tape, q, k, v)
     assert kinds(tape) == ["memset", "Attention"]
     assert backward(tape, y)[-1] == "cat_half"
     assert kinds(tape).count("cat_half") == 1
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=6))
+def test_slices_have_the_sizes_asked_for(sizes: list[int]) -> None:
+    """Slices are views of their sizes in order; the joined gradient is as wide as the whole."""
+    tape = Tape()
+    packed, leaf = tape.boundary(tape.new((2, 8, sum(sizes)), "bf16"))
+    slices = ops.split(tape, packed, sizes)
+    assert [part.shape for part in slices] == [(2, 8, size) for size in sizes]
+    assert all(part.storage is packed.storage for part in slices)
+    for part in slices:
+        tape.backward(part, tape.new(part.shape, "bf16"))
+    assert kinds(tape) == ["cat_half"]
+    assert leaf.grad is not None
+    assert leaf.grad.shape == packed.shape
 
 
 def test_rotary_embedding_is_computed_in_fp32() -> None:

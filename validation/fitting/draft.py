@@ -40,7 +40,8 @@ def textbook_calibration(gpu: Gpu) -> Calibration:
         convolution=dict.fromkeys(("fprop", "dgrad", "wgrad"), convolution),
         l2=L2Parameters(resident_fraction=0.5, gone_fraction=1.5, speedup=2.0),
         streams={"memset": StreamParameters(floor_s=8e-7, hbm_fraction=0.5)},
-        collectives={}, interference=InterferenceParameters(gemm=1.0, memory=1.0, communication=1.0),
+        collectives={},
+        interference=InterferenceParameters(gemm=1.0, memory=1.0, communication=1.0),
         power=PowerParameters(
             idle_w=120.0, active_w=0.0, flop_j={"bf16": 8e-13}, hbm_byte_j=1e-10,
             pair_forward_j=1e-10, pair_backward_j=1e-10,

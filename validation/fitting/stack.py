@@ -20,7 +20,7 @@ from simulator.costs import Coster
 from simulator.intervals import LEVEL
 from simulator.scenario import Scenario
 from simulator.schedule import HostModel, host_seconds, works
-from simulator.simulate import machine_of, simulate
+from simulator.simulation import machine_of, simulate
 from workloads.lowering import lower
 
 from .samples import read_rows

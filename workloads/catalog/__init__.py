@@ -6,15 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from archs.errors import from_validation, unknown_name
 from archs.reading import read_toml
 
-from ..model import Model
+from ..model import FAMILY_DEFAULTS, Model, ResNet50, TransformerModel
 
 PATH = Path(__file__).parent / "models.toml"
-_MODEL: TypeAdapter[Model] = TypeAdapter(Model)
+FAMILIES = (*FAMILY_DEFAULTS, "resnet50")
 
 
 @cache
@@ -42,7 +42,11 @@ def load_model(name: str) -> Model:
 
 def parse_model(data: dict[str, Any], where: str) -> Model:
     """A model from its shape fields; raises InputError naming the field that is wrong."""
+    family = data.get("family")
+    if isinstance(family, str) and family not in FAMILIES:
+        raise unknown_name("family", family, FAMILIES, f"{where}:family")
+    kind = ResNet50 if family == "resnet50" else TransformerModel
     try:
-        return _MODEL.validate_python(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        raise from_validation(error, where) from error
+        raise from_validation(error, where, kind) from error

@@ -10,10 +10,10 @@ from archs.calibration import Calibration, best_calibration
 from workloads.lowering import lower
 from workloads.program import Program, Role
 
+from .breakdown import breakdown
 from .costs import Coster, Launch
 from .costs.launch import PICOSECONDS
 from .costs.machine import Machine
-from .breakdown import breakdown
 from .engine import Clocked, Interference, Timeline, run_ranks
 from .intervals import LEVEL, interval, regime
 from .memory import MemoryProfile, profile
@@ -73,9 +73,8 @@ class Simulated:
     def mean_clock_hz(self, each: SimulatedRole) -> float:
         """A role's clock averaged over the step: the highest one while nothing computes."""
         gap_s = self.machine.calibration.host.gap_s
-        busy_s = min(self.step_s, busy_seconds(each.launches, each.clock_hz, gap_s))
-        idle_s = self.step_s - busy_s
-        return (busy_s * each.clock_hz + idle_s * self.machine.max_clock_hz) / self.step_s
+        busy = min(1.0, busy_seconds(each.launches, each.clock_hz, gap_s) / self.step_s)
+        return self.machine.max_clock_hz - busy * (self.machine.max_clock_hz - each.clock_hz)
 
 
 def simulate(scenario: Scenario, calibration: Calibration | None = None) -> StepResult:
