@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 from archs.errors import InputError
 
-from . import optimizer, resnet, transformer
+from . import resnet, transformer
 from .kernels import dtype_bytes
 from .model import ResNet50, TransformerModel
+from .optimizer import resident_bytes, update_segment
 from .pipeline import Stage, stage_placements, stages_of
 from .plan import Plan, Stack, Workload
-from .program import Placement, Program, Role, Segment
+from .program import Placement, Program, Role
 from .tape import Tape, Tensor, rounded
 from .walk import Step, Walk
 
@@ -146,40 +146,6 @@ def _warnings(model: TransformerModel, seq: int, plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def update_segment(parameters: list[Tensor], stack: Stack, ranks: int = 1) -> Segment:
-    """Gradient unscaling or clipping, then the optimizer's kernels over all parameters.
-
-    With several ranks the first kernel waits for the gradients' all-reduces.
-    """
-    found: list[Segment] = []
-    tape = Tape(phase="optimizer")
-    with tape.segment("optimizer", found):
-        if stack.precision == "amp-fp16":
-            optimizer.unscale_gradients(tape, parameters)
-        if stack.grad_clip:
-            optimizer.clip_gradients(tape, parameters)
-        if stack.optimizer == "adamw-fused":
-            optimizer.adamw(tape, parameters)
-        else:
-            optimizer.sgd_momentum(tape, parameters)
-    first, *others = found[0].operators
-    if ranks > 1:
-        first = replace(first, after=("communication",))
-    return Segment("optimizer", (first, *others))
-
-
 def _resident(parameters: list[Tensor], stack: Stack, tokens: int) -> dict[str, int]:
     batch = 2 * rounded(tokens * dtype_bytes("int64"))
     return resident_bytes(parameters, stack, batch)
-
-
-def resident_bytes(parameters: list[Tensor], stack: Stack, batch_bytes: int) -> dict[str, int]:
-    """Memory that lives through the whole step: parameters, optimizer states and the batch."""
-    weights = sum(rounded(p.size) for p in parameters)
-    adam = stack.optimizer == "adamw-fused"
-    steps = rounded(4) * len(parameters) if adam else 0
-    return {
-        "parameters": weights,
-        "optimizer": (2 if adam else 1) * weights + steps,
-        "batch": batch_bytes,
-    }

@@ -6,11 +6,10 @@ its backward. Kernel lists were read from kineto traces of training steps; see M
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from .kernels import Attention, Gemm, Kernel, Stream, dtype_bytes, elementwise, product
-from .tape import Backward, Tape, Tensor, rounded
+from .tape import Backward, Tape, Tensor
 
 INDEX_LIMIT_BYTES = 2**31 - 1
 """TensorIterator splits a kernel until each operand is addressable with 32-bit offsets."""
@@ -95,60 +94,6 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
     kind = f"transpose_copy_{width(x.dtype)}"
     tape.emit("contiguous", [Stream(kind, x.elements, 1, x.size, out.size)])
     return tape.record(out, [x], lambda dy: [dy])
-
-
-def add_gradients(tape: Tape, held: Tensor) -> Tensor:
-    """Sum of a held gradient and a second one, in place when autograd may overwrite the first."""
-    reads = 2 * dtype_bytes(held.dtype)
-    writes = dtype_bytes(held.dtype)
-    kind = f"add_{width(held.dtype)}"
-    in_place = not held.view and sys.getrefcount(held.storage) <= 2
-    out = held if in_place else tape.new(held.shape, held.dtype)
-    kernel = elementwise(kind, held.elements, reads, writes)
-    tape.emit("accumulate", pieces(kernel, held.size), host="accumulate")
-    return out
-
-
-def accumulate_gradient(tape: Tape, leaf: Tensor, gradient: Tensor) -> None:
-    """AccumulateGrad: keep the first gradient, add later ones in place.
-
-    A parameter used several times in a step is complete when each use has sent its gradient. With
-    buckets (the micro-batch after which data parallelism reduces) a complete gradient is copied
-    into its bucket and released; until then gradients lie beside the buckets.
-    """
-    if leaf.boundary:
-        leaf.grad = gradient
-        return
-    leaf.arrived += 1
-    if tape.accumulate or leaf.grad is not None:
-        _add_to(tape, leaf)
-    else:
-        leaf.grad = gradient
-    if leaf.arrived % leaf.uses:
-        return
-    _settle(tape, leaf)
-    if tape.on_gradient is not None:
-        tape.on_gradient(leaf)
-
-
-def _settle(tape: Tape, leaf: Tensor) -> None:
-    """A complete gradient stays where it is, or goes into its bucket."""
-    if not tape.bucketed:
-        if leaf.grad is not None and leaf.grad.storage is not None:
-            leaf.grad.storage.move("gradients")
-        return
-    size = dtype_bytes(leaf.dtype)
-    kernel = elementwise(f"mul_{width(leaf.dtype)}", leaf.elements, size, size)
-    tape.emit("bucket_copy", [kernel], host="accumulate")
-    leaf.grad = None
-    if tape.accumulate:
-        tape.remember(("gradients", -rounded(leaf.elements * size)))
-
-
-def _add_to(tape: Tape, leaf: Tensor) -> None:
-    size = dtype_bytes(leaf.dtype)
-    kernel = elementwise(f"add_{width(leaf.dtype)}", leaf.elements, 2 * size, size)
-    tape.emit("accumulate_grad", [kernel], host="accumulate")
 
 
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

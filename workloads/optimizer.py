@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .kernels import Kernel, Stream, dtype_bytes, elementwise
 from .ops import width
-from .tape import Tape, Tensor
+from .plan import Stack
+from .program import Segment
+from .tape import Tape, Tensor, rounded
 
 CHUNK_ELEMENTS = 65536
 MAX_BLOCKS = 320
@@ -102,3 +105,37 @@ def sgd_momentum(tape: Tape, parameters: Sequence[Tensor]) -> None:
         tape.emit(
             name, multi_tensor(kind, sizes, depth, reads, size), host="foreach", units=len(sizes)
         )
+
+
+def update_segment(parameters: list[Tensor], stack: Stack, ranks: int = 1) -> Segment:
+    """Gradient unscaling or clipping, then the optimizer's kernels over all parameters.
+
+    With several ranks the first kernel waits for the gradients' all-reduces.
+    """
+    found: list[Segment] = []
+    tape = Tape(phase="optimizer")
+    with tape.segment("optimizer", found):
+        if stack.precision == "amp-fp16":
+            unscale_gradients(tape, parameters)
+        if stack.grad_clip:
+            clip_gradients(tape, parameters)
+        if stack.optimizer == "adamw-fused":
+            adamw(tape, parameters)
+        else:
+            sgd_momentum(tape, parameters)
+    first, *others = found[0].operators
+    if ranks > 1:
+        first = replace(first, after=("communication",))
+    return Segment("optimizer", (first, *others))
+
+
+def resident_bytes(parameters: list[Tensor], stack: Stack, batch_bytes: int) -> dict[str, int]:
+    """Memory that lives through the whole step: parameters, optimizer states and the batch."""
+    weights = sum(rounded(p.size) for p in parameters)
+    adam = stack.optimizer == "adamw-fused"
+    steps = rounded(4) * len(parameters) if adam else 0
+    return {
+        "parameters": weights,
+        "optimizer": (2 if adam else 1) * weights + steps,
+        "batch": batch_bytes,
+    }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import ddp, ops, vision_ops
+from .autograd import backward
 from .kernels import Convolution, Stream, dtype_bytes
 from .model import ResNet50
+from .optimizer import resident_bytes, update_segment
 from .plan import Stack, Workload
 from .program import Placement, Program, Role, Segment
 from .tape import Tape, Tensor, rounded
@@ -73,8 +75,6 @@ class Network:
 
 def lower(workload: Workload, model: ResNet50, stack: Stack, ranks: int) -> Program:
     """Operators of one ResNet-50 training step on each of ``ranks`` data-parallel GPUs."""
-    from .lowering import resident_bytes, update_segment
-
     steps = workload.grad_accum
     first, network = _micro_batch(workload, model, stack, ranks, False, steps == 1)
     later = first if steps < 3 else _micro_batch(workload, model, stack, ranks, True, False)[0]
@@ -130,7 +130,7 @@ def _micro_batch(
     with tape.segment("backward", segments):
         tape.emit("ones_like", [Stream("scalar", 1, 1, 0, 0)])
         one = tape.new((), "fp32")
-        tape.backward(loss, one)
+        backward(tape, loss, one)
         tape.recorded.extend(buckets.flush())
         del one, loss
     return segments, network

@@ -8,7 +8,6 @@ PyTorch), and backward nodes run in reverse order of creation.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -203,51 +202,6 @@ class Tape:
         output.node = Node(self.counter, edges, backward)
         output.requires_grad = True
         return output
-
-    def backward(self, output: Tensor, gradient: Tensor) -> None:
-        """Run autograd from ``output``, newest node first, as the framework's engine does."""
-        if output.node is None:
-            raise ValueError("backward needs an output with history (got a tensor without one)")
-        root = output.node
-        output.node = None
-        root.gradient = gradient
-        del gradient
-        ready = [(-root.order, root)]
-        del root
-        while ready:
-            _, node = heapq.heappop(ready)
-            self._run(node, ready)
-
-    def _run(self, node: Node, ready: list[tuple[int, Node]]) -> None:
-        backward, gradient, edges = node.released()
-        results = list(backward(gradient))
-        del backward, gradient
-        for index, (target, leaf) in enumerate(edges):
-            result, results[index] = results[index], None
-            if result is None:
-                continue
-            if leaf is not None:
-                self._accumulate_leaf(leaf, result)
-            elif target is not None:
-                if target.gradient is None:
-                    target.gradient = result
-                    heapq.heappush(ready, (-target.order, target))
-                else:
-                    held, target.gradient = target.gradient, None
-                    target.gradient = self._sum(held)
-                    del held
-            del result
-
-    def _sum(self, held: Tensor) -> Tensor:
-        """Add a second gradient to one that waits: in place unless it is a view or shared."""
-        from .ops import add_gradients
-
-        return add_gradients(self, held)
-
-    def _accumulate_leaf(self, leaf: Tensor, gradient: Tensor) -> None:
-        from .ops import accumulate_gradient
-
-        accumulate_gradient(self, leaf, gradient)
 
 
 def _edge(tensor: Tensor) -> tuple[Node | None, Tensor | None]:

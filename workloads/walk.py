@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import transformer
+from .autograd import backward
 from .compiled import compiled_block
 from .kernels import Stream
 from .model import TransformerModel
@@ -57,7 +58,7 @@ class Walk:
         with self._backward_segment("block"):
             self._block_backward()
         with self._backward_segment("embedding"):
-            self.tape.backward(self.embed_out, taken_gradient(self.block_leaf))
+            backward(self.tape, self.embed_out, taken_gradient(self.block_leaf))
         return self.step
 
     @contextmanager
@@ -101,7 +102,7 @@ class Walk:
     def _block_backward(self) -> None:
         if self.recompute:
             self._recompute_block()
-        self.tape.backward(self.block_out, taken_gradient(self.head_leaf))
+        backward(self.tape, self.block_out, taken_gradient(self.head_leaf))
 
     def _recompute_block(self) -> None:
         """Run the block's forward again from its saved input, now with history."""
@@ -130,4 +131,4 @@ def _loss_backward(tape: Tape, loss: Tensor) -> None:
     for name in ("ones_like", "div"):
         tape.emit(name, [Stream("scalar", 1, 1, 0, 0)])
     one = tape.new((), "fp32")
-    tape.backward(loss, one)
+    backward(tape, loss, one)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import ops
+from workloads import autograd, ops
 from workloads.kernels import Gemm, Stream
 from workloads.program import Segment
 from workloads.tape import ALLOCATION_BYTES, Tape, Tensor, rounded
@@ -58,7 +58,7 @@ def test_what_backward_needs_lives_until_backward() -> None:
     del x
     assert live_bytes(tape) == 2 * 2048
     gradient = tape.new((512,), "fp32")
-    tape.backward(y, gradient)
+    autograd.backward(tape, y, gradient)
     del y, gradient
     assert live_bytes(tape) == 0
 
@@ -81,7 +81,7 @@ def test_backward_runs_newest_first() -> None:
     x = ops.activation(tape, x, "relu")
     x = ops.activation(tape, x, "silu")
     x = ops.activation(tape, x, "gelu")
-    tape.backward(x, tape.new((8, 8), "fp32"))
+    autograd.backward(tape, x, tape.new((8, 8), "fp32"))
     backward = [name for name in names(tape) if name.endswith("_backward")]
     assert backward == ["gelu_backward", "silu_backward", "relu_backward"]
 
@@ -93,7 +93,7 @@ def test_a_node_waits_for_all_its_gradients() -> None:
     shared = ops.activation(tape, x, "relu")
     left = ops.activation(tape, shared, "silu")
     right = ops.activation(tape, shared, "gelu")
-    tape.backward(ops.add(tape, left, right), tape.new((8, 8), "fp32"))
+    autograd.backward(tape, ops.add(tape, left, right), tape.new((8, 8), "fp32"))
     order = names(tape)
     assert order.index("gelu_backward") < order.index("silu_backward")
     assert order.index("silu_backward") < order.index("accumulate")
@@ -105,10 +105,10 @@ def test_gradients_are_summed_in_place_where_they_may_be() -> None:
     """A gradient that nothing else holds is overwritten; one that is a view is not."""
     tape = Tape()
     held = tape.new((1024,), "fp32")
-    assert ops.add_gradients(tape, held) is held
+    assert autograd.add_gradients(tape, held) is held
     assert live_bytes(tape) == 4096
     view = held.viewed(1024)
-    assert ops.add_gradients(tape, view) is not view
+    assert autograd.add_gradients(tape, view) is not view
 
 
 def test_a_shared_gradient_is_not_overwritten() -> None:
@@ -116,7 +116,7 @@ def test_a_shared_gradient_is_not_overwritten() -> None:
     tape = Tape()
     held = tape.new((1024,), "fp32")
     keeper = held.detached()
-    out = ops.add_gradients(tape, held)
+    out = autograd.add_gradients(tape, held)
     assert out.storage is not held.storage
     assert keeper.storage is held.storage
     assert live_bytes(tape) == 2 * 4096
@@ -130,7 +130,7 @@ def test_first_gradient_is_kept_and_later_ones_are_added(accumulate: bool) -> No
     x = variable(tape, 16, 64)
     y = ops.linear(tape, x, weight)
     gradient = tape.new((16, 128), "fp32")
-    tape.backward(y, gradient)
+    autograd.backward(tape, y, gradient)
     del x, y, gradient
     assert (weight.grad is None) == accumulate
     assert names(tape).count("accumulate_grad") == accumulate
@@ -142,7 +142,7 @@ def test_a_weight_used_twice_sums_its_gradients() -> None:
     tape = Tape()
     weight = tape.parameter((64, 64), "fp32", "w")
     y = ops.linear(tape, ops.linear(tape, variable(tape, 16, 64), weight), weight)
-    tape.backward(y, tape.new((16, 64), "fp32"))
+    autograd.backward(tape, y, tape.new((16, 64), "fp32"))
     assert names(tape).count("accumulate_grad") == 1
     assert weight.grad is not None
 
@@ -152,7 +152,7 @@ def test_kept_gradients_are_counted_as_gradients() -> None:
     tape = Tape()
     weight = tape.parameter((128, 64), "fp32", "w")
     y = ops.linear(tape, variable(tape, 16, 64), weight)
-    tape.backward(y, tape.new((16, 128), "fp32"))
+    autograd.backward(tape, y, tape.new((16, 128), "fp32"))
     del y
     tape.emit("end", ())
     changes: dict[str, int] = {}
@@ -166,9 +166,9 @@ def test_backward_runs_once() -> None:
     """A second backward through the same output is refused."""
     tape = Tape()
     y = ops.activation(tape, variable(tape, 8), "relu")
-    tape.backward(y, tape.new((8,), "fp32"))
+    autograd.backward(tape, y, tape.new((8,), "fp32"))
     with pytest.raises(ValueError, match="backward needs an output with history"):
-        tape.backward(y, tape.new((8,), "fp32"))
+        autograd.backward(tape, y, tape.new((8,), "fp32"))
 
 
 def test_muted_work_leaves_history_only() -> None:
@@ -180,7 +180,7 @@ def test_muted_work_leaves_history_only() -> None:
     with tape.mode(muted=True):
         y = ops.linear(tape, x, weight)
     assert (live_bytes(tape), len(tape.recorded)) == (before, operators)
-    tape.backward(y, tape.new((16, 64), "fp32"))
+    autograd.backward(tape, y, tape.new((16, 64), "fp32"))
     products = [k for op in tape.recorded for k in op.kernels if isinstance(k, Gemm)]
     assert [k.layout for k in products] == ["nn", "tn"] or [k.layout for k in products] == [
         "tn", "nn",
