@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from .costs.collective import COLLECTIVE
 from .costs.launch import PICOSECONDS
 from .engine import Timeline
 from .streams import Slice
@@ -19,8 +18,8 @@ def breakdown(timeline: Timeline, gap_ps: int) -> dict[str, float]:
     for another rank), else a gap of ``gap_ps`` between kernels, else waiting for the host.
     """
     parts: dict[str, int] = defaultdict(int)
-    computing = [s for s in timeline.slices if s.launch.kind != COLLECTIVE]
-    spans = _Spans([s for s in timeline.slices if s.launch.kind == COLLECTIVE])
+    computing = [s for s in timeline.slices if s.work.operator.stream == "compute"]
+    spans = _Spans([s for s in timeline.slices if s.work.operator.stream != "compute"])
     previous = timeline.start_ps
     for piece in computing:
         _idle(parts, previous, piece.start_ps, spans, gap_ps)

@@ -17,7 +17,7 @@ from .streams import QUEUE_DEPTH, GpuStream, Interference, Item, Meeting, Proces
 
 __all__ = ["QUEUE_DEPTH", "Interference", "Slice", "Timeline", "run", "run_ranks"]
 
-STREAMS = ("compute", "communication", "send", "receive")
+STREAMS = ("compute", "communication", "send", "receive", "reduction")
 
 
 @dataclass(slots=True)

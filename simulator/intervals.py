@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 LEVEL = 0.9
 EXTRAPOLATED = 0.35
-"""Relative half-width for a GPU without calibration: nothing measured backs it, so it is wide."""
+"""Relative half-width where no held-out run backs an interval, so it is wide."""
 
 
-def regime(host_bound: bool, own_calibration: bool) -> str:
-    """Which quantile applies: ``gpu_bound``, ``host_bound`` or ``extrapolated``."""
-    if not own_calibration:
+def regime(host_bound: bool, own_calibration: bool, sharded: bool) -> str:
+    """Which quantile applies: ``gpu_bound``, ``host_bound`` or ``extrapolated``.
+
+    The last is for a GPU without calibration, and for sharded plans, of which none was held out.
+    """
+    if not own_calibration or sharded:
         return "extrapolated"
     return "host_bound" if host_bound else "gpu_bound"
 

@@ -128,7 +128,7 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
     capacity = scenario.gpu.hbm.usable_bytes or scenario.gpu.hbm.capacity_bytes
     throttled = shown.clock_hz < 0.995 * machine.max_clock_hz
     bound = bound_by(parts, step_s, throttled, shown.timeline, shown.clock_hz)
-    kind = regime(bound == "host", machine.own)
+    kind = regime(bound == "host", machine.own, scenario.plan.sharding != "none")
     images = program.samples if not program.tokens else None
     tokens = program.tokens or None
     return StepResult(
@@ -159,8 +159,7 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
 
 def _peak(machine: Machine, scenario: Scenario) -> float:
     """Dense tensor peak at the compute precision, in FLOP/s of one GPU."""
-    stack = scenario.stack
-    return machine.peak_flops_per_s(stack.autocast_dtype or stack.param_dtype)
+    return machine.peak_flops_per_s(scenario.stack.compute_dtype)
 
 
 def _cost(scenario: Scenario, step_s: float) -> float | None:
@@ -196,6 +195,8 @@ def _warnings(
             f"{scenario.gpu.id} has no calibration of its own: kernel costs are extrapolated from "
             f"{machine.calibration.gpu} through the descriptor"
         )
+    if scenario.plan.sharding != "none":
+        found.append("no sharded run was held out: the interval is a flat 35 %")
     if memory.peak_bytes > capacity:
         found.append(
             f"peak memory {memory.peak_bytes / 1e9:.1f} GB exceeds the {capacity / 1e9:.1f} GB "

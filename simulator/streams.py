@@ -112,6 +112,7 @@ class GpuStream:
         self.last_end = 0
         self.busy_until = 0
         self.computes = computes
+        self.running: Launch | None = None
         self.waits_for_peer = False
         env.process(self._run())
 
@@ -174,11 +175,23 @@ class GpuStream:
             end = now + item.duration_ps
         else:
             end = start + self._stretched(item, start)
-        self.busy_until = end
-        yield env.timeout(end - now)
+        self.running, self.busy_until = item.launch, end
+        if item.launch.kind == COLLECTIVE:
+            for other in self.others:
+                other.disturb(start + waited, end)
+        while env.now < self.busy_until:
+            yield env.timeout(self.busy_until - int(env.now))
+        self.running, end = None, self.busy_until
         self.last_end = end
         item.into.append(Slice(item.work, item.launch, item.issued_ps, start, end, waited))
         item.end()
+
+    def disturb(self, start: int, end: int) -> None:
+        """Communication on another stream, from start to end, slows the kernel that runs now."""
+        if self.computes and self.running is not None and self.busy_until > start:
+            left = self.busy_until - start
+            factor = self.interference.of(self.running)
+            self.busy_until = start + _beside(left, end - start, factor)
 
     def _stretched(self, item: Item, start: int) -> int:
         """Duration beside what the other kind of stream is running now."""
@@ -190,8 +203,12 @@ class GpuStream:
                     return round(duration * self.interference.communication)
             elif other.busy_until > start and not other.waits_for_peer:
                 factor = self.interference.of(item.launch)
-                overlap = other.busy_until - start
-                if duration * factor <= overlap:
-                    return round(duration * factor)
-                return round(duration + overlap * (1.0 - 1.0 / factor))
+                return _beside(duration, other.busy_until - start, factor)
         return duration
+
+
+def _beside(duration: int, overlap: int, factor: float) -> int:
+    """How long work takes of which the first ``overlap`` ps run slower by ``factor``."""
+    if duration * factor <= overlap:
+        return round(duration * factor)
+    return round(duration + overlap * (1.0 - 1.0 / factor))

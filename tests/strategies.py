@@ -69,6 +69,10 @@ EXECUTIONS = (("eager", None), ("compile", None), ("compile", "block"), ("compil
 """How a step may be executed: a scope of compilation needs compilation."""
 
 
+WHOLE_PRECISIONS = sorted(name for name in PRECISIONS if name != "fsdp-mixed")
+"""Precisions of plans that do not shard."""
+
+
 @st.composite
 def stacks(draw: st.DrawFn) -> Stack:
     """Any software stack that a transformer step can be lowered for."""
@@ -76,7 +80,7 @@ def stacks(draw: st.DrawFn) -> Stack:
     fields = {
         "execution": execution,
         "compile_scope": scope,
-        "precision": draw(st.sampled_from(sorted(PRECISIONS))),
+        "precision": draw(st.sampled_from(WHOLE_PRECISIONS)),
         "optimizer": draw(st.sampled_from(("adamw-fused", "sgd-momentum"))),
         "grad_clip": draw(st.booleans()),
     }

@@ -6,7 +6,7 @@ from functools import cache
 
 from archs.errors import InputError
 
-from . import resnet, transformer
+from . import fsdp, resnet, transformer
 from .kernels import dtype_bytes
 from .model import ResNet50, TransformerModel
 from .optimizer import resident_bytes, update_segment
@@ -56,7 +56,21 @@ def refuse_unmodelled(workload: Workload, plan: Plan, stack: Stack) -> None:
             plan.schedule is not None and plan.pp == 1,
             "schedule needs pp > 1", plan.schedule, "plan.schedule",
         ),
-        (plan.sharding != "none", "sharding must be none for now", plan.sharding, "plan.sharding"),
+        (
+            plan.sharding == "zero1" or (plan.sharding != "none" and (image or plan.pp > 1)),
+            "sharding must be none or, for a language model without pipeline, zero2 or zero3",
+            plan.sharding, "plan.sharding",
+        ),
+        (
+            plan.sharding != "none" and plan.dp == 1,
+            "sharding needs dp > 1", plan.sharding, "plan.sharding",
+        ),
+        (
+            (stack.precision == "fsdp-mixed") if plan.sharding == "none"
+            else stack.precision.startswith("amp"),
+            "precision must be fsdp-mixed, bf16 or fp16 with sharding, and not fsdp-mixed without",
+            stack.precision, "stack.precision",
+        ),
         (plan.sequence_parallel, "sequence_parallel needs tp > 1", True, "plan.sequence_parallel"),
         (
             plan.recompute == "selective" or (image and plan.recompute != "none"),
@@ -81,12 +95,14 @@ def _lower_transformer(
     workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
 ) -> Program:
     seq = workload.seq_len or 1
-    steps = micro_batches(workload, model, plan, stack)
-    roles = []
-    for stage in stages_of(model, plan):
+    sharded = plan.sharding != "none"
+    steps = micro_batches(workload, model, plan, fsdp.computing(stack) if sharded else stack)
+    roles = [fsdp.role(workload, plan, stack, model.layers, steps)] if sharded else []
+    for stage in [] if sharded else stages_of(model, plan):
         placements = stage_placements(workload, model, plan, stack, stage, steps)
+        waits = ("communication",) if plan.dp > 1 else ()
         parameters = _stage_parameters(model, seq, stack, stage)
-        placements.append(Placement(update_segment(parameters, stack, plan.dp), "optimizer"))
+        placements.append(Placement(update_segment(parameters, stack, waits), "optimizer"))
         resident = _resident(parameters, stack, workload.micro_batch * workload.grad_accum * seq)
         if plan.dp > 1:
             resident["gradients"] = sum(p.size for p in parameters)
@@ -108,6 +124,9 @@ def micro_batches(
     @cache
     def walk(accumulate: bool, reduces: bool) -> Step:
         return Walk(workload, model, plan, stack, accumulate, reduces).run()
+
+    if plan.sharding != "none":
+        return [walk(False, False)] * workload.grad_accum
 
     last = workload.grad_accum - 1
     return [walk(i > 0, plan.dp > 1 and i == last) for i in range(workload.grad_accum)]

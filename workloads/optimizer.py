@@ -107,10 +107,10 @@ def sgd_momentum(tape: Tape, parameters: Sequence[Tensor]) -> None:
         )
 
 
-def update_segment(parameters: list[Tensor], stack: Stack, ranks: int = 1) -> Segment:
+def update_segment(parameters: list[Tensor], stack: Stack, after: tuple[str, ...] = ()) -> Segment:
     """Gradient unscaling or clipping, then the optimizer's kernels over all parameters.
 
-    With several ranks the first kernel waits for the gradients' all-reduces.
+    The first kernel waits for the streams in ``after``, on which gradients are reduced.
     """
     found: list[Segment] = []
     tape = Tape(phase="optimizer")
@@ -124,9 +124,7 @@ def update_segment(parameters: list[Tensor], stack: Stack, ranks: int = 1) -> Se
         else:
             sgd_momentum(tape, parameters)
     first, *others = found[0].operators
-    if ranks > 1:
-        first = replace(first, after=("communication",))
-    return Segment("optimizer", (first, *others))
+    return Segment("optimizer", (replace(first, after=after), *others))
 
 
 def resident_bytes(parameters: list[Tensor], stack: Stack, batch_bytes: int) -> dict[str, int]:

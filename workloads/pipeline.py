@@ -108,7 +108,7 @@ class _Output:
 
     @property
     def _dtype(self) -> str:
-        return self.stack.autocast_dtype or self.stack.param_dtype
+        return self.stack.compute_dtype
 
     @property
     def _size(self) -> int:

@@ -15,8 +15,9 @@ PRECISIONS: dict[str, tuple[str, str, str | None]] = {
     "amp-fp16": ("fp32", "fp32", "fp16"),
     "bf16": ("bf16", "bf16", None),
     "fp16": ("fp16", "fp16", None),
+    "fsdp-mixed": ("fp32", "fp32", "bf16"),
 }
-"""Precision name to (parameter dtype, gradient dtype, autocast compute dtype or None)."""
+"""Precision name to (parameter dtype, gradient dtype, compute dtype where it is another)."""
 
 
 class Workload(BaseModel):
@@ -79,7 +80,7 @@ class Stack(BaseModel):
     execution: Literal["eager", "compile"] = "eager"
     compile_scope: Literal["block", "full"] | None = None
     attention: Literal["sdpa"] = "sdpa"
-    precision: Literal["amp-bf16", "amp-fp16", "bf16", "fp16"] = "amp-bf16"
+    precision: Literal["amp-bf16", "amp-fp16", "bf16", "fp16", "fsdp-mixed"] = "amp-bf16"
     optimizer: Literal["adamw-fused", "sgd-momentum"] = "adamw-fused"
     grad_clip: bool = True
 
@@ -91,4 +92,9 @@ class Stack(BaseModel):
     @property
     def autocast_dtype(self) -> str | None:
         """Compute dtype of an autocast region, or None without autocast."""
-        return PRECISIONS[self.precision][2]
+        return PRECISIONS[self.precision][2] if self.precision.startswith("amp") else None
+
+    @property
+    def compute_dtype(self) -> str:
+        """Dtype of matrix products."""
+        return PRECISIONS[self.precision][2] or self.param_dtype

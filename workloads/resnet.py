@@ -88,7 +88,8 @@ def lower(workload: Workload, model: ResNet50, stack: Stack, ranks: int) -> Prog
     if ranks > 1:
         buffers = ddp.buffer_broadcast(ranks, network.buffer_sizes)
         placements.insert(0, Placement(buffers, "buffers"))
-    placements.append(Placement(update_segment(parameters, stack, ranks), "optimizer"))
+    waits = ("communication",) if ranks > 1 else ()
+    placements.append(Placement(update_segment(parameters, stack, waits), "optimizer"))
     batch = workload.micro_batch
     image = 3 * model.image_size**2 * dtype_bytes("fp32")
     resident = resident_bytes(parameters, stack, rounded(batch * image) + rounded(8 * batch))

@@ -36,12 +36,13 @@ def test_huge_quantile_stops_at_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host_bound", "own", "expected"),
+    ("host_bound", "own", "sharded", "expected"),
     [
-        (False, True, "gpu_bound"), (True, True, "host_bound"), (False, False, "extrapolated"),
-        (True, False, "extrapolated"),
+        (False, True, False, "gpu_bound"), (True, True, False, "host_bound"),
+        (False, False, False, "extrapolated"), (True, False, False, "extrapolated"),
+        (False, True, True, "extrapolated"), (False, False, True, "extrapolated"),
     ],
 )  # fmt: skip
-def test_regimes(host_bound: bool, own: bool, expected: str) -> None:
-    """A GPU without calibration is extrapolated; with one, the host decides."""
-    assert regime(host_bound, own) == expected
+def test_regimes(host_bound: bool, own: bool, sharded: bool, expected: str) -> None:
+    """Without calibration or held-out runs it is extrapolated; else the host decides."""
+    assert regime(host_bound, own, sharded) == expected

@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given, settings
 
 from archs.errors import InputError
-from tests.strategies import convolutional_workloads, plans, stacks, workloads
+from tests.strategies import (
+    WHOLE_PRECISIONS,
+    convolutional_workloads,
+    plans,
+    stacks,
+    workloads,
+)
 from workloads import transformer
 from workloads.catalog import load_model
 from workloads.kernels import Attention, Convolution, Gemm, Kernel, Stream
 from workloads.lowering import lower
 from workloads.model import FAMILY_DEFAULTS, TransformerModel
-from workloads.plan import PRECISIONS, Plan, Stack, Workload
+from workloads.plan import Plan, Stack, Workload
 from workloads.program import Operator, Program
 from workloads.tape import Tape, rounded
 
@@ -85,7 +91,7 @@ def test_memory_returns_to_its_start_except_gradients(workload: Workload, stack:
 
 
 @pytest.mark.parametrize("family", FAMILY_DEFAULTS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", WHOLE_PRECISIONS)
 @pytest.mark.parametrize("execution", ["eager", "compile"])
 def test_recomputation_returns_memory_too(family: str, precision: str, execution: str) -> None:
     """With recomputation nothing is left either, for every family, precision and execution."""
@@ -180,7 +186,7 @@ def test_recomputation_lowers_peak_memory(family: str, execution: str) -> None:
 
 
 @pytest.mark.parametrize("execution", ["eager", "compile"])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", WHOLE_PRECISIONS)
 def test_casts_of_weights_happen_only_under_autocast(execution: str, precision: str) -> None:
     """Mixed precision casts in every block; pure bf16 or fp16 casts nothing but the logits."""
     stack = Stack.model_validate({"execution": execution, "precision": precision})
@@ -256,7 +262,7 @@ def test_layers_run_forward_then_backward(workload: Workload, plan: Plan, stack:
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", WHOLE_PRECISIONS)
 def test_copies_of_weights_live_to_the_end_of_the_autocast_region(
     precision: str, recompute: str
 ) -> None:
@@ -296,6 +302,8 @@ def test_resident_memory_is_parameters_and_states(workload: Workload, stack: Sta
 LLAMA = small("llama")
 RESNET = Workload.model_validate({"model": load_model("resnet50"), "micro_batch": 2})
 UNTIED = "tied_embeddings must be false with pp > 1 for now"
+SHARDED = "sharding must be none or, for a language model without pipeline, zero2 or zero3"
+MIXED = "precision must be fsdp-mixed, bf16 or fp16 with sharding, and not fsdp-mixed without"
 ONLY_FULL = "recompute must be none or, for a language model, full"
 
 
@@ -306,10 +314,12 @@ ONLY_FULL = "recompute must be none or, for a language model, full"
         (LLAMA, {"cp": 2}, "cp must be 1 for now (got 2) in plan.cp"),
         (LLAMA, {"ep": 2}, "ep must be 1 for a dense model (got 2) in plan.ep"),
         (LLAMA, {"vpp": 2}, "vpp must be 1 for now (got 2) in plan.vpp"),
-        (LLAMA, {"sharding": "zero1"},
-         "sharding must be none for now (got zero1) in plan.sharding"),
-        (LLAMA, {"dp": 2, "sharding": "zero3"},
-         "sharding must be none for now (got zero3) in plan.sharding"),
+        (LLAMA, {"sharding": "zero1"}, f"{SHARDED} (got zero1) in plan.sharding"),
+        (RESNET, {"dp": 2, "sharding": "zero3"}, f"{SHARDED} (got zero3) in plan.sharding"),
+        (LLAMA, {"dp": 2, "pp": 2, "sharding": "zero2"},
+         f"{SHARDED} (got zero2) in plan.sharding"),
+        (LLAMA, {"sharding": "zero3"}, "sharding needs dp > 1 (got zero3) in plan.sharding"),
+        (LLAMA, {"dp": 2, "sharding": "zero3"}, f"{MIXED} (got amp-bf16) in stack.precision"),
         (LLAMA, {"sequence_parallel": True},
          "sequence_parallel needs tp > 1 (got True) in plan.sequence_parallel"),
         (LLAMA, {"schedule": "1f1b"}, "schedule needs pp > 1 (got 1f1b) in plan.schedule"),

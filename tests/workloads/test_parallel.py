@@ -146,3 +146,49 @@ def test_messages_pair_up_and_memory_returns(kind: str, recompute: str) -> None:
         assert not +held
     assert set(ends.values()) == {2}
     assert len(ends) == 2 * 2 * 4
+
+
+@pytest.mark.parametrize(("run", "gathers"), [("h200-z3x2-l1", 34), ("h200-z2x2-l1", 17)])
+def test_sharded_collectives_are_those_of_the_trace(run: str, gathers: int) -> None:
+    """Units are gathered and their gradients scattered as often as the profiled step shows."""
+    (role,) = program(run).roles
+    gathered, scattered = collectives(role, "all_gather"), collectives(role, "reduce_scatter")
+    assert (len(gathered), len(scattered)) == (gathers, 17)
+    copies = [op for _, op in role.operators() if op.name == "all_gather_copy_in"]
+    assert sum(len(op.kernels) for op in copies) == 90 * gathers / 17
+    parameters = 1_498_482_688
+    assert sum(k.size for k in scattered) == 4 * parameters
+    assert sum(k.size for k in gathered) == 2 * parameters * gathers / 17
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+@pytest.mark.parametrize("precision", ["fsdp-mixed", "bf16"])
+@pytest.mark.parametrize("grad_accum", [1, 3])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_sharded_memory_returns(
+    sharding: str, precision: str, grad_accum: int, recompute: str
+) -> None:
+    """Buffers and whole parameters are freed; what stays are one rank's gradients."""
+    plan = Plan.model_validate({"dp": 4, "sharding": sharding, "recompute": recompute})
+    stack = Stack.model_validate({"precision": precision})
+    (role,) = lower(tiny(3, grad_accum, dp=4), plan, stack).roles
+    held: Counter[str] = Counter()
+    for _, operator in role.operators():
+        for category, change in operator.memory:
+            held[category] += change
+            assert held[category] >= 0
+    gradients = held.pop("gradients")
+    assert not +held
+    assert gradients == pytest.approx(role.resident_bytes["parameters"], rel=0.02)
+
+
+def test_zero3_memory_falls_with_the_ranks() -> None:
+    """A rank keeps 1/dp of parameters and optimizer states."""
+    stack = Stack(precision="fsdp-mixed")
+    kept = []
+    for dp in (2, 4, 8):
+        plan = Plan(dp=dp, sharding="zero3")
+        resident = lower(tiny(4, 1, dp), plan, stack).roles[0].resident_bytes
+        kept.append(resident["parameters"] + resident["optimizer"])
+    assert kept[0] == pytest.approx(2 * kept[1], rel=0.05)
+    assert kept[1] == pytest.approx(2 * kept[2], rel=0.05)
