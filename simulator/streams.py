@@ -84,7 +84,7 @@ class Item:
 class Interference:
     """How much longer work takes while communication and computation share the GPU.
 
-    ``gemm`` and ``memory`` slow computation, the last two the communication beside it.
+    ``gemm`` and ``memory`` slow computation, ``communication`` slows what runs beside it.
     """
 
     gemm: float = 1.0
