@@ -12,11 +12,12 @@ EXTRAPOLATED = 0.35
 def regime(host_bound: bool, own_calibration: bool, sharded: bool) -> str:
     """Which quantile applies: ``gpu_bound``, ``host_bound`` or ``extrapolated``.
 
-    The last is for a GPU without calibration, and for sharded plans, of which none was held out.
+    The last is for a GPU without calibration, and for sharded plans, of which none was held out. A
+    host-bound step depends on the host, whatever the GPU.
     """
-    if not own_calibration or sharded:
-        return "extrapolated"
-    return "host_bound" if host_bound else "gpu_bound"
+    if host_bound:
+        return "host_bound"
+    return "gpu_bound" if own_calibration and not sharded else "extrapolated"
 
 
 def interval(step_s: float, quantiles: Mapping[str, float], kind: str) -> tuple[float, float]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from archs.errors import InputError, from_validation, unknown_name
 from archs.gpu import Gpu, load_gpu
@@ -28,7 +28,7 @@ class HostInput(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str | None = None
-    eager_launch_s: PositiveFloat | None = None
+    eager_launch_s: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
 
 class SystemInput(BaseModel):
@@ -39,7 +39,7 @@ class SystemInput(BaseModel):
     gpu: str | None = None
     system: str | None = None
     gpus: PositiveInt | None = None
-    power_limit_w: PositiveFloat | None = None
+    power_limit_w: Annotated[float, Field(gt=0.0, le=1e5)] | None = None
     host: HostInput | None = None
 
 
@@ -186,7 +186,7 @@ def _assemble(
         gpu = system.gpu.with_overrides(gpu_overrides) if gpu_overrides else system.gpu
     elif data.gpu is not None:
         gpu = load_gpu(data.gpu, gpu_overrides)
-        system = single_node(gpu, min(data.gpus or plan.ranks, 8))
+        system = single_node(gpu, data.gpus or plan.ranks)
     else:
         raise InputError("gpu or system must be given", where=f"{where}:system")
     gpus = data.gpus or plan.ranks
@@ -194,6 +194,10 @@ def _assemble(
         raise InputError(
             f"dp x tp x pp x cp must equal the number of GPUs {gpus}", plan.ranks, f"{where}:plan"
         )
+    domain = system.fabric.domain_gpus
+    if gpus > domain:
+        must = f"gpus must be at most {domain}, one scale-up domain of {system.id}, for now"
+        raise InputError(must, gpus, f"{where}:system.gpus")
     host = data.host.eager_launch_s if data.host else None
     limit = data.power_limit_w or gpu.power_limit_w
     if limit is None:

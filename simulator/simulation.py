@@ -7,7 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from archs.calibration import Calibration, best_calibration
+from archs.errors import InputError
 from workloads.lowering import lower
+from workloads.plan import PRECISIONS, Stack
 from workloads.program import Program, Role
 
 from .breakdown import breakdown
@@ -91,6 +93,7 @@ def simulate(scenario: Scenario, calibration: Calibration | None = None) -> Step
 
 def run_scenario(scenario: Scenario, calibration: Calibration | None = None) -> Simulated:
     """Lower, cost, settle the clocks and run, without summarising."""
+    _check_precision(scenario)
     program = lower(scenario.workload, scenario.plan, scenario.stack)
     machine = machine_of(scenario, calibration)
     host = HostModel(machine.calibration.host, scenario.host_launch_s)
@@ -99,7 +102,8 @@ def run_scenario(scenario: Scenario, calibration: Calibration | None = None) -> 
     items = [works(role, coster, host) for role in program.roles]
     launches = [list(all_launches(each)) for each in items]
     gap_s = machine.calibration.host.gap_s
-    least_s = [host_seconds(each) for each in items]
+    alone = len(items) == 1 and program.roles[0].ranks == 1
+    least_s = [host_seconds(each) if alone else 0.0 for each in items]
     clocks = [power.clock_hz(x, gap_s, s) for x, s in zip(launches, least_s, strict=True)]
     slow = machine.calibration.interference
     timelines = run_ranks(
@@ -129,6 +133,7 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
     throttled = shown.clock_hz < 0.995 * machine.max_clock_hz
     bound = bound_by(parts, step_s, throttled, shown.timeline, shown.clock_hz)
     kind = regime(bound == "host", machine.own, scenario.plan.sharding != "none")
+    warnings = _warnings(scenario, machine, memory, capacity, energy / gpu_s)
     images = program.samples if not program.tokens else None
     tokens = program.tokens or None
     return StepResult(
@@ -151,10 +156,26 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
         average_power_w=energy / gpu_s,
         sm_clock_mhz=done.mean_clock_hz(shown) / 1e6,
         cost_usd=_cost(scenario, step_s),
-        warnings=(*program.warnings, *_warnings(scenario, machine, memory, capacity)),
+        warnings=(*program.warnings, *warnings),
         engine=engine,
         timeline=shown.timeline,
     )
+
+
+def _compute_dtype(precision: str) -> str:
+    return Stack.model_validate({"precision": precision}).compute_dtype
+
+
+def _check_precision(scenario: Scenario) -> None:
+    """Refuse a precision in which the GPU has no tensor cores."""
+    peaks = {str(dtype) for dtype in scenario.gpu.tensor_flops_per_s}
+    usable = [name for name in PRECISIONS if _compute_dtype(name) in peaks]
+    if scenario.stack.precision not in usable:
+        known = f"one of {', '.join(usable)}" if usable else "one that the GPU has"
+        raise InputError(
+            f"precision must be {known} on {scenario.gpu.id}", scenario.stack.precision,
+            "stack.precision",
+        )  # fmt: skip
 
 
 def _peak(machine: Machine, scenario: Scenario) -> float:
@@ -187,9 +208,14 @@ def bound_by(
 
 
 def _warnings(
-    scenario: Scenario, machine: Machine, memory: MemoryProfile, capacity: float
+    scenario: Scenario, machine: Machine, memory: MemoryProfile, capacity: float, power_w: float
 ) -> list[str]:
     found = []
+    if power_w > 1.001 * scenario.power_limit_w:
+        found.append(
+            f"the power limit of {scenario.power_limit_w:.0f} W cannot be held: {power_w:.0f} W at "
+            "the lowest clock"
+        )
     if not machine.own:
         found.append(
             f"{scenario.gpu.id} has no calibration of its own: kernel costs are extrapolated from "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from archs.errors import InputError
 
@@ -20,16 +20,20 @@ PRECISIONS: dict[str, tuple[str, str, str | None]] = {
 """Precision name to (parameter dtype, gradient dtype, compute dtype where it is another)."""
 
 
+MAX_TOKENS = 2**26
+"""Most tokens of a micro-batch: more than any machine's memory takes."""
+
+
 class Workload(BaseModel):
     """One step's work: the model, the sequence length and the batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Model
-    seq_len: PositiveInt | None = None
+    seq_len: Annotated[int, Field(gt=0, le=2**24)] | None = None
     task: Literal["pretrain"] = "pretrain"
-    micro_batch: PositiveInt = 1
-    grad_accum: PositiveInt = 1
+    micro_batch: Annotated[int, Field(gt=0, le=2**16)] = 1
+    grad_accum: Annotated[int, Field(gt=0, le=2**14)] = 1
     global_batch: PositiveInt
 
     @model_validator(mode="before")
@@ -45,6 +49,9 @@ class Workload(BaseModel):
     def _sequence(self) -> Workload:
         if self.model.family != "resnet50" and self.seq_len is None:
             raise InputError("seq_len must be given for a language model", None)
+        tokens = self.micro_batch * (self.seq_len or 1)
+        if tokens > MAX_TOKENS:
+            raise InputError(f"micro_batch x seq_len must be at most {MAX_TOKENS}", tokens)
         return self
 
 

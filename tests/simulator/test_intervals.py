@@ -39,10 +39,10 @@ def test_huge_quantile_stops_at_zero() -> None:
     ("host_bound", "own", "sharded", "expected"),
     [
         (False, True, False, "gpu_bound"), (True, True, False, "host_bound"),
-        (False, False, False, "extrapolated"), (True, False, False, "extrapolated"),
+        (False, False, False, "extrapolated"), (True, False, False, "host_bound"),
         (False, True, True, "extrapolated"), (False, False, True, "extrapolated"),
     ],
 )  # fmt: skip
 def test_regimes(host_bound: bool, own: bool, sharded: bool, expected: str) -> None:
-    """Without calibration or held-out runs it is extrapolated; else the host decides."""
+    """The host decides; without calibration or held-out runs a GPU-bound step is extrapolated."""
     assert regime(host_bound, own, sharded) == expected

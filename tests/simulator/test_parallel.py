@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +153,33 @@ def test_dp_follows_from_the_gpus() -> None:
     }
     found = Scenario.from_mapping(tables)
     assert (found.plan.dp, found.workload.global_batch) == (4, 4)
+
+
+@pytest.mark.parametrize("plan", [{"dp": 8}, {"pp": 2}, {"pp": 4, "schedule": "gpipe"}])
+def test_a_faster_host_is_never_slower_with_several_gpus(plan: dict[str, object]) -> None:
+    """Step times fall with the host's launch time, but for the order of events (1e-5)."""
+    tables = {
+        "system": {"gpu": "h200-sxm-141gb"},
+        "workload": {"model": "llama3-8b", "seq_len": 512, "micro_batch": 1, "grad_accum": 4},
+        "plan": plan,
+        "stack": {"precision": "bf16"},
+    }
+    times = [
+        simulate(
+            Scenario.from_mapping(tables, overrides={"system.host.eager_launch_s": seconds})
+        ).step_time_s
+        for seconds in ("2e-5", "1e-5", "5e-6", "1e-6")
+    ]
+    assert all(later <= (1 + 1e-5) * earlier for earlier, later in pairwise(times))
+
+
+def test_a_limit_that_cannot_be_held_is_said() -> None:
+    """At the lowest clock power may still be above the limit: a warning says so."""
+    tables = {
+        "system": {"gpu": "h200-sxm-141gb", "power_limit_w": 100.0},
+        "workload": {"model": "gpt2", "seq_len": 1024, "micro_batch": 8},
+    }
+    found = simulate(Scenario.from_mapping(tables))
+    assert found.average_power_w > 100.0
+    (warning,) = found.warnings
+    assert warning.startswith("the power limit of 100 W cannot be held")

@@ -225,6 +225,26 @@ def test_a_system_and_another_gpu_contradict_each_other() -> None:
             tables(system={"gpus": 2}, plan={"dp": 1}),
             "must equal the number of GPUs 2 (got 1) in file.toml:plan",
         ),
+        (
+            tables(system={"gpus": 9}),
+            "gpus must be a whole number from 1 to 8 on one host of h200-sxm-141gb (got 9)",
+        ),
+        (
+            tables(system={"gpu": None, "system": "dgx-h200", "gpus": 9}),
+            "gpus must be at most 8, one scale-up domain of dgx-h200, for now (got 9)",
+        ),
+        (
+            tables(system={"host": {"eager_launch_s": float("inf")}}),
+            "eager_launch_s must be less than or equal to 1 (got inf)",
+        ),
+        (
+            tables(workload={"grad_accum": 10**7}),
+            "grad_accum must be less than or equal to 16384 (got 10000000)",
+        ),
+        (
+            tables(workload={"seq_len": 2**24, "micro_batch": 2**10}),
+            "micro_batch x seq_len must be at most 67108864 (got 17179869184)",
+        ),
         (tables(plan={"tp": -1}), "tp must be greater than 0 (got -1) in file.toml:plan:tp"),
         (tables(system={"power_limit_w": float("nan")}), "power_limit_w must be"),
         (tables(system={"power_limit_w": -1.0}), "power_limit_w must be greater than 0 (got -1.0)"),
