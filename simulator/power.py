@@ -47,10 +47,11 @@ class PowerModel:
         return float((clock_hz / p.reference_clock_hz) ** p.exponent)
 
     def clock_hz(self, launches: Sequence[Launch], gap_s: float, host_s: float) -> float:
-        """The highest clock at which the step's mean power stays within the limit.
+        """The highest clock at which mean power over the computing time stays within the limit.
 
-        The step lasts as long as its kernels with ``gap_s`` between them, or as the host needs to
-        issue them (``host_s``). At the lowest clock the limit may be exceeded.
+        That is the time of the computing kernels with ``gap_s`` between them or, where it is
+        longer, the time that the host needs to issue them (``host_s``, 0 to leave it out). At the
+        lowest clock the limit may be exceeded.
         """
         p = self.machine.calibration.power
         high = self.machine.max_clock_hz

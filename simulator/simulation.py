@@ -132,7 +132,7 @@ def _summarise(done: Simulated, engine: EngineStatistics) -> StepResult:
     capacity = scenario.gpu.hbm.usable_bytes or scenario.gpu.hbm.capacity_bytes
     throttled = shown.clock_hz < 0.995 * machine.max_clock_hz
     bound = bound_by(parts, step_s, throttled, shown.timeline, shown.clock_hz)
-    kind = regime(bound == "host", machine.own, scenario.plan.sharding != "none")
+    kind = regime(bound == "host", machine.own, scenario.plan.sharded)
     warnings = _warnings(scenario, machine, memory, capacity, energy / gpu_s)
     images = program.samples if not program.tokens else None
     tokens = program.tokens or None
@@ -221,7 +221,7 @@ def _warnings(
             f"{scenario.gpu.id} has no calibration of its own: kernel costs are extrapolated from "
             f"{machine.calibration.gpu} through the descriptor"
         )
-    if scenario.plan.sharding != "none":
+    if scenario.plan.sharded:
         found.append("no sharded run was held out: the interval is a flat 35 %")
     if memory.peak_bytes > capacity:
         found.append(

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .kernels import Collective, Gemm, Stream, dtype_bytes
-from .optimizer import multi_tensor, resident_bytes, update_segment
+from .ops import width
+from .optimizer import batch_bytes, multi_tensor, resident_bytes, update_segment
 from .plan import Plan, Stack, Workload
 from .program import Operator, Placement, Role, Segment
 from .tape import Tape, Tensor, rounded
@@ -85,8 +86,7 @@ class Unit:
 
     def reshard(self) -> Segment:
         """Free the whole parameters."""
-        memory = (("gathered_parameters", -rounded(self.gathered_bytes)),)
-        return Segment("reshard", (Operator("reshard", "forward", "none", (), memory),))
+        return _freed("gathered_parameters", self.gathered_bytes)
 
     def reduce(self, before: Unit | None, first: bool) -> Segment:
         """Sum gradients over the ranks, each keeping its part; ``before`` was reduced last.
@@ -113,8 +113,7 @@ class Unit:
         )  # fmt: skip
         add = Operator(
             "accumulate_grad", "backward", "accumulate.backward",
-            (Stream(f"add_{'half' if dtype_bytes(dtype) == 2 else 'float'}", sum(self.shards), 1,
-                    2 * kept, kept),),
+            (Stream(f"add_{width(dtype)}", sum(self.shards), 1, 2 * kept, kept),),
             stream="reduction",
         )  # fmt: skip
         return Segment("reduce_scatter", (copy, scatter) if first else (copy, scatter, add))
@@ -141,8 +140,7 @@ def role(workload: Workload, plan: Plan, stack: Stack, layers: int, steps: list[
     shards = [tape.parameter((n,), stack.param_dtype, "shard") for u in units for n in u.shards]
     update = update_segment(shards, stack, after=("reduction",))
     placements.append(Placement(_with_norm_reduced(update, plan.dp), "optimizer"))
-    tokens = workload.micro_batch * workload.grad_accum * (workload.seq_len or 1)
-    resident = resident_bytes(shards, stack, 2 * rounded(tokens * dtype_bytes("int64")))
+    resident = resident_bytes(shards, stack, batch_bytes(workload))
     return Role("rank", plan.dp, tuple(placements), resident)
 
 
@@ -173,9 +171,7 @@ def _forward(
         yield Placement(root.reshard(), f"{label}fsdp")
     yield Placement(loss, f"{label}head")
     if gathers and not reshards:
-        memory = (("buffers", -rounded(units[-1].gathered_bytes)),)
-        free = Segment("free", (Operator("free", "forward", "none", (), memory),))
-        yield Placement(free, f"{label}fsdp")
+        yield Placement(_freed("buffers", units[-1].gathered_bytes), f"{label}fsdp")
 
 
 def _backward(
@@ -188,7 +184,7 @@ def _backward(
     if gathers:
         yield Placement(root.gather(top.index), f"{label}fsdp", 0)
         yield Placement(root.copy_out(top), f"{label}fsdp", 0)
-        yield Placement(_freed(root), f"{label}fsdp")
+        yield Placement(_freed("buffers", root.gathered_bytes), f"{label}fsdp")
         yield Placement(top.gather(0), f"{label}fsdp", top.index)
     yield Placement(linear, f"{label}head")
     before: Unit | None = None
@@ -207,15 +203,14 @@ def _backward(
     if frees:
         yield Placement(root.reshard(), f"{label}fsdp")
     yield Placement(root.reduce(before, first), f"{label}fsdp", 0)
-    memory = (("buffers", -rounded(root.reduced_bytes)),)
-    end = Operator("free", "backward", "none", (), memory, after=("reduction",))
-    yield Placement(Segment("free", (end,)), f"{label}fsdp")
+    end = _freed("buffers", root.reduced_bytes, after=("reduction",))
+    yield Placement(end, f"{label}fsdp")
 
 
-def _freed(unit: Unit) -> Segment:
-    """Free the buffer that a unit was gathered in."""
-    memory = (("buffers", -rounded(unit.gathered_bytes)),)
-    return Segment("free", (Operator("free", "backward", "none", (), memory),))
+def _freed(category: str, size: int, after: tuple[str, ...] = ()) -> Segment:
+    """Free memory once the streams in ``after`` have come this far; it costs no time."""
+    memory = ((category, -rounded(size)),)
+    return Segment("free", (Operator("free", "backward", "none", (), memory, after=after),))
 
 
 def _split(segment: Segment, last: bool) -> tuple[Segment, Segment]:

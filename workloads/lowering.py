@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from archs.errors import InputError
 
 from . import fsdp, resnet, transformer
-from .kernels import dtype_bytes
 from .model import ResNet50, TransformerModel
-from .optimizer import resident_bytes, update_segment
+from .optimizer import batch_bytes, resident_bytes, update_segment
 from .pipeline import Stage, stage_placements, stages_of
 from .plan import Plan, Stack, Workload
 from .program import Placement, Program, Role
-from .tape import Tape, Tensor, rounded
-from .walk import Step, Walk
+from .tape import Tape, Tensor
+from .walk import Step, Walk, micro_batches
 
 
 def lower(workload: Workload, plan: Plan, stack: Stack) -> Program:
@@ -57,16 +54,16 @@ def refuse_unmodelled(workload: Workload, plan: Plan, stack: Stack) -> None:
             "schedule needs pp > 1", plan.schedule, "plan.schedule",
         ),
         (
-            plan.sharding == "zero1" or (plan.sharding != "none" and (image or plan.pp > 1)),
+            plan.sharding == "zero1" or (plan.sharded and (image or plan.pp > 1)),
             "sharding must be none or, for a language model without pipeline, zero2 or zero3",
             plan.sharding, "plan.sharding",
         ),
         (
-            plan.sharding != "none" and plan.dp == 1,
+            plan.sharded and plan.dp == 1,
             "sharding needs dp > 1", plan.sharding, "plan.sharding",
         ),
         (
-            (stack.precision == "fsdp-mixed") if plan.sharding == "none"
+            (stack.precision == "fsdp-mixed") if not plan.sharded
             else stack.precision.startswith("amp"),
             "precision must be fsdp-mixed, bf16 or fp16 with sharding, and not fsdp-mixed without",
             stack.precision, "stack.precision",
@@ -95,18 +92,19 @@ def _lower_transformer(
     workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
 ) -> Program:
     seq = workload.seq_len or 1
-    sharded = plan.sharding != "none"
-    steps = micro_batches(workload, model, plan, fsdp.computing(stack) if sharded else stack)
-    roles = [fsdp.role(workload, plan, stack, model.layers, steps)] if sharded else []
-    for stage in [] if sharded else stages_of(model, plan):
-        placements = stage_placements(workload, model, plan, stack, stage, steps)
-        waits = ("communication",) if plan.dp > 1 else ()
-        parameters = _stage_parameters(model, seq, stack, stage)
-        placements.append(Placement(update_segment(parameters, stack, waits), "optimizer"))
-        resident = _resident(parameters, stack, workload.micro_batch * workload.grad_accum * seq)
-        if plan.dp > 1:
-            resident["gradients"] = sum(p.size for p in parameters)
-        roles.append(Role(stage.name, plan.dp, tuple(placements), resident))
+    if plan.sharded:
+        walk = Walk(workload, model, plan, fsdp.computing(stack), False, False).run()
+        steps = [walk] * workload.grad_accum
+        roles = [fsdp.role(workload, plan, stack, model.layers, steps)]
+    else:
+        steps = micro_batches(
+            lambda accumulate, last: Walk(
+                workload, model, plan, stack, accumulate, plan.dp > 1 and last
+            ).run(),
+            workload.grad_accum,
+        )
+        stages = stages_of(model, plan)
+        roles = [_stage_role(workload, model, plan, stack, stage, steps) for stage in stages]
     tokens = workload.global_batch * seq
     forward_flops = tokens * (model.matmul_flops_per_token() + model.attention_flops_per_token(seq))
     recompute = tokens * _recomputed_flops(model, seq) if plan.recompute == "full" else 0.0
@@ -116,20 +114,23 @@ def _lower_transformer(
     )  # fmt: skip
 
 
-def micro_batches(
-    workload: Workload, model: TransformerModel, plan: Plan, stack: Stack
-) -> list[Step]:
-    """One walk for each micro-batch: later ones add to gradients, the last one reduces them."""
-
-    @cache
-    def walk(accumulate: bool, reduces: bool) -> Step:
-        return Walk(workload, model, plan, stack, accumulate, reduces).run()
-
-    if plan.sharding != "none":
-        return [walk(False, False)] * workload.grad_accum
-
-    last = workload.grad_accum - 1
-    return [walk(i > 0, plan.dp > 1 and i == last) for i in range(workload.grad_accum)]
+def _stage_role(
+    workload: Workload,
+    model: TransformerModel,
+    plan: Plan,
+    stack: Stack,
+    stage: Stage,
+    steps: list[Step],
+) -> Role:
+    """The step of the ranks that hold one pipeline stage."""
+    placements = stage_placements(workload, model, plan, stack, stage, steps)
+    waits = ("communication",) if plan.dp > 1 else ()
+    parameters = _stage_parameters(model, workload.seq_len or 1, stack, stage)
+    placements.append(Placement(update_segment(parameters, stack, waits), "optimizer"))
+    resident = resident_bytes(parameters, stack, batch_bytes(workload))
+    if plan.dp > 1:
+        resident["gradients"] = sum(p.size for p in parameters)
+    return Role(stage.name, plan.dp, tuple(placements), resident)
 
 
 def _stage_parameters(
@@ -163,8 +164,3 @@ def _warnings(model: TransformerModel, seq: int, plan: Plan) -> tuple[str, ...]:
         layers = ", ".join(str(stage.layers) for stage in stages_of(model, plan))
         found.append(f"layers spread unevenly over {plan.pp} stages: {layers}")
     return tuple(found)
-
-
-def _resident(parameters: list[Tensor], stack: Stack, tokens: int) -> dict[str, int]:
-    batch = 2 * rounded(tokens * dtype_bytes("int64"))
-    return resident_bytes(parameters, stack, batch)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .kernels import Kernel, Stream, dtype_bytes, elementwise
 from .ops import width
-from .plan import Stack
+from .plan import Stack, Workload
 from .program import Segment
 from .tape import Tape, Tensor, rounded
 
@@ -137,3 +137,9 @@ def resident_bytes(parameters: list[Tensor], stack: Stack, batch_bytes: int) -> 
         "optimizer": (2 if adam else 1) * weights + steps,
         "batch": batch_bytes,
     }
+
+
+def batch_bytes(workload: Workload) -> int:
+    """Memory of a language model's step on one rank: token ids and targets."""
+    tokens = workload.micro_batch * workload.grad_accum * (workload.seq_len or 1)
+    return 2 * rounded(tokens * dtype_bytes("int64"))

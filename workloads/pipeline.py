@@ -70,10 +70,9 @@ def stage_placements(
     steps: list[Step],
 ) -> list[Placement]:
     """Everything a stage does before its optimizer; ``steps`` has one walk for each micro-batch."""
-    elements = workload.micro_batch * (workload.seq_len or 1) * model.hidden
-    messages = _Messages(stage, elements * dtype_bytes(stack.param_dtype), stack.param_dtype)
-    count = workload.grad_accum
-    tokens = workload.micro_batch * (workload.seq_len or 1)
+    count, tokens = workload.grad_accum, workload.micro_batch * (workload.seq_len or 1)
+    size = tokens * model.hidden * dtype_bytes(stack.param_dtype)
+    messages = _Messages(stage, size, stack.param_dtype)
     output = _Output(tokens * model.vocab, stack, count)
     returns = stage.last and stage.count > 1
     found: list[Placement] = []

@@ -76,6 +76,11 @@ class Plan(BaseModel):
         """GPUs that the plan uses."""
         return self.dp * self.tp * self.pp * self.cp
 
+    @property
+    def sharded(self) -> bool:
+        """Whether data-parallel ranks each keep a part of parameters or states."""
+        return self.sharding != "none"
+
 
 class Stack(BaseModel):
     """The software that runs the step and what it turns a layer into."""

@@ -10,6 +10,7 @@ from .optimizer import resident_bytes, update_segment
 from .plan import Stack, Workload
 from .program import Placement, Program, Role, Segment
 from .tape import Tape, Tensor, rounded
+from .walk import micro_batches
 
 STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 """(blocks, width, stride of the first block) of each stage (He et al. 2015, table 1)."""
@@ -76,13 +77,14 @@ class Network:
 def lower(workload: Workload, model: ResNet50, stack: Stack, ranks: int) -> Program:
     """Operators of one ResNet-50 training step on each of ``ranks`` data-parallel GPUs."""
     steps = workload.grad_accum
-    first, network = _micro_batch(workload, model, stack, ranks, False, steps == 1)
-    later = first if steps < 3 else _micro_batch(workload, model, stack, ranks, True, False)[0]
-    last = first if steps == 1 else _micro_batch(workload, model, stack, ranks, True, True)[0]
+    walked = micro_batches(
+        lambda accumulate, last: _micro_batch(workload, model, stack, ranks, accumulate, last),
+        steps,
+    )
+    first, network = walked[0]
     placements = []
-    for step in range(steps):
+    for step, (segments, _) in enumerate(walked):
         label = f"micro_batch{step}." if steps > 1 else ""
-        segments = first if step == 0 else last if step == steps - 1 else later
         placements += [Placement(s, f"{label}{s.name}") for s in segments]
     parameters = network.parameters
     if ranks > 1:

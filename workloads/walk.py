@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeVar
 
 from . import transformer
 from .autograd import backward
@@ -14,6 +16,8 @@ from .model import TransformerModel
 from .plan import Plan, Stack, Workload
 from .program import Segment
 from .tape import Tape, Tensor
+
+Recorded = TypeVar("Recorded")
 
 
 @dataclass
@@ -26,6 +30,15 @@ class Step:
     forward: list[Segment] = field(default_factory=list)
     backward: list[Segment] = field(default_factory=list)
     ready: dict[str, list[Tensor]] = field(default_factory=dict)
+
+
+def micro_batches(walk: Callable[[bool, bool], Recorded], count: int) -> list[Recorded]:
+    """One record for each micro-batch; equal ones are walked once.
+
+    ``walk`` is told whether gradients are there to be added to, and whether it is the last one.
+    """
+    walked = cache(walk)
+    return [walked(i > 0, i == count - 1) for i in range(count)]
 
 
 class Walk:
